@@ -25,8 +25,8 @@ import typer
 
 from kvcheck import Checker
 from kvconform.findings.baseline import Baseline
-from kvconform.levels.memory.grouping import Judge
-from kvconform.levels.requests.recovery import judge_whole
+from kvconform.levels.memory.grouping import Grouping
+from kvconform.levels.requests.recovery import check_whole
 from kvconform.traces.codec import TraceReader
 from kvconform.traces.memory import open_trace
 from kvspec.memory import Pool
@@ -105,12 +105,12 @@ def compare(path: Path, count: int) -> None:
 
 def streamed_kib(requests: int, tokens: int, events: int) -> int:
     """How much more memory this process has needed at most, once so many events are judged."""
-    judging = Judge(Checker({"kv": Pool(PAGE_SIZE, 4 * requests * (tokens // PAGE_SIZE + 2))}), Baseline())
+    grouping = Grouping(Checker({"kv": Pool(PAGE_SIZE, 4 * requests * (tokens // PAGE_SIZE + 2))}), Baseline())
     encode, decode = msgspec.json.Encoder().encode, msgspec.json.Decoder(MemoryEvent).decode
     before = peak_kib()
     for line, event in enumerate(islice(traffic(requests, tokens), events), start=2):
-        judging.step(line, decode(encode(event)))
-    assert not judging.outcome().groups
+        grouping.step(line, decode(encode(event)))
+    assert not grouping.outcome().groups
     return peak_kib() - before
 
 
@@ -183,12 +183,12 @@ def check(path: Path) -> None:
     """What `kvspec check` does with a trace that conforms."""
     with open_trace(path) as trace:
         if isinstance(trace, TraceReader):
-            assert not judge_whole(trace.header.config, trace, Baseline()).found
+            assert not check_whole(trace.header.config, trace, Baseline()).found
             return
-        judging = Judge(Checker(trace.header.pools), Baseline())
+        grouping = Grouping(Checker(trace.header.pools), Baseline())
         for line, event in trace:
-            judging.step(line, event)
-    assert not judging.outcome().groups, judging.outcome().groups[0].finding
+            grouping.step(line, event)
+    assert not grouping.outcome().groups, grouping.outcome().groups[0].finding
 
 
 def decode(path: Path) -> None:

@@ -77,11 +77,11 @@ class Checker:
         return {key: page for page, found in self.state.pools[pool].pages.items() for key in found.keys}
 
     @property
-    def judged(self) -> Counter[str]:
+    def checked(self) -> Counter[str]:
         """How often each rule was judged: what is not told is not."""
-        return Counter(self.state.judged)
+        return Counter(self.state.checked)
 
     @property
-    def unjudged(self) -> dict[str, Counter[str]]:
+    def unchecked(self) -> dict[str, Counter[str]]:
         """Pool -> how often something was not told of it that a rule judges by, if ever."""
-        return {name: Counter(pool.unjudged) for name, pool in self.state.pools.items() if pool.unjudged}
+        return {name: Counter(pool.unchecked) for name, pool in self.state.pools.items() if pool.unchecked}

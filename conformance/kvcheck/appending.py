@@ -60,7 +60,7 @@ class Appending:
         if state.clocks.flights or len(state.clocks.hosts) > 1:
             return False
         state.clocks.pass_by(id, self._stream)
-        state.judged["MEM-ORDER"] += 2
+        state.checked["MEM-ORDER"] += 2
         state.event, state.at = state.event + 2, None
         self._add((id, state.event - 1))
         return True

@@ -75,7 +75,7 @@ def _check_listed(state: State, pool: PoolState, kind: str, runs: Runs, again: d
     spans = [(one, bisect_left(one, first), bisect_left(one, stop)) for one in others for first, stop in runs]
     listed = (one[place] for one, start, stop in spans for place in range(start, stop))
     told, number = pool.told[f"in {kind}"], sum(stop - start for _, start, stop in spans)
-    state.judged["MEM-COUNT"] += len(pool.apart) + len(pool.alike)
+    state.checked["MEM-COUNT"] += len(pool.apart) + len(pool.alike)
     news = False
     for page, wrong in _news(told, listed, lambda page: pool.kind_of(page) not in (kind, "free") and _has(runs, page)):
         if found := find_once(state, pool, "MEM-COUNT/listed", f"in {kind}", wrong, page, each=True):

@@ -30,7 +30,7 @@ Place = tuple[str, Page]
 
 def end(state: State, event: events.End) -> None:
     """A host has seen an operation complete; what it did not write is missing, and spoils what was computed of it."""
-    state.judged["MEM-ORDER"] += 1
+    state.checked["MEM-ORDER"] += 1
     flight = state.clocks.in_flight(event.id, event.host)
     if flight is not None and flight.delivered is not None:
         state.find("MEM-DELIVER/incomplete", holder=flight.delivered).operation = event.id
@@ -46,7 +46,7 @@ def end(state: State, event: events.End) -> None:
 
 def deliver(state: State, event: events.Deliver) -> None:
     """The result of an operation, for a holder, leaves the engine."""
-    state.judged["MEM-DELIVER"] += 1
+    state.checked["MEM-DELIVER"] += 1
     flight = state.clocks.in_flight(event.id, event.host)
     if isinstance(event.id, int) and event.id > state.clocks.latest:
         state.find("MEM-DELIVER/not-begun", holder=event.holder).operation = event.id

@@ -140,7 +140,7 @@ def transfer(state: State, pool: PoolState, numbers: list[Page], old: str, new: 
         _set(pool, run, replace(one, holders=holders))
         _let_go(state, pool, run, old)
         state.held(new, pool).update(dict.fromkeys(run))
-        state.judged["MEM-RELEASE"] += stop - start
+        state.checked["MEM-RELEASE"] += stop - start
 
 
 def publish(
@@ -161,7 +161,7 @@ def publish(
         named = dict(zip(run, keys[start:stop], strict=True))
         _set(pool, run, replace(one, named=named))
         pool.names.update(zip(keys[start:stop], run, strict=True))
-        state.judged["MEM-NAME"] += stop - start
+        state.checked["MEM-NAME"] += stop - start
 
 
 def drop(state: State, pool: PoolState, numbers: list[Page], keys: list[str] | None) -> Iterator[range]:
@@ -268,7 +268,7 @@ def read(state: State, flight: Flight, table: Table, start: int, stop: int) -> I
             yield range(start, at)
         start = at + (end - begin) * size
         if untold := meant.count(None):
-            pool.unjudged["MEM-CONTENT"] += untold
-        state.judged["MEM-CONTENT"] += end - begin - untold
+            pool.unchecked["MEM-CONTENT"] += untold
+        state.checked["MEM-CONTENT"] += end - begin - untold
     if start < stop:
         yield range(start, stop)

@@ -20,7 +20,7 @@ def take(state: State, event: events.Take) -> None:
     if pool.keyed:
         raise Malformed(f"pool {event.pool} is a storage: nobody takes its pages")
     numbers = pool.expand(event.pages)
-    state.judged["MEM-TAKE"] += len(numbers)
+    state.checked["MEM-TAKE"] += len(numbers)
     for index in chain.from_iterable(groups.take(state, pool, numbers, event.holder)):
         number = numbers[index]
         if number in pool.padding or number not in pool.numbers:
@@ -46,7 +46,7 @@ def share(state: State, event: events.Share) -> None:
     """One more reference to pages that are in use or published."""
     pool = state.pool(event.pool)
     numbers = pool.expand(event.pages)
-    state.judged["MEM-SHARE"] += len(numbers)
+    state.checked["MEM-SHARE"] += len(numbers)
     keys, alone = _one_each(event.keys, numbers), iter([range(len(numbers))])
     left = alone if event.pin else groups.share(state, pool, numbers, event.holder, event.keys)
     for index in chain.from_iterable(left):
@@ -64,7 +64,7 @@ def release(state: State, event: events.Release) -> None:
     """One reference less to each page. After the last one nobody is left to write what a name only plans."""
     pool = state.pool(event.pool)
     numbers = pool.expand(event.pages)
-    state.judged["MEM-RELEASE"] += len(numbers)
+    state.checked["MEM-RELEASE"] += len(numbers)
     holder, pages = event.holder, pool.apart
     for index in chain.from_iterable(groups.release(state, pool, numbers, holder)):
         number = numbers[index]
@@ -100,7 +100,7 @@ def _transfer(state: State, pool: PoolState, number: Page, event: events.Transfe
     """References to one page change hands."""
     page = pool.page(number)
     for _ in range(1 if event.pages else page.holders.get(event.old, 0) + page.pins.get(event.old, 0)):
-        state.judged["MEM-RELEASE"] += 1
+        state.checked["MEM-RELEASE"] += 1
         pin = event.old not in page.holders
         if _unrefer(state, pool, number, page, event.old, "MEM-RELEASE/transfer"):
             _refer(state, pool, number, page, event.new, pin=pin)
@@ -164,7 +164,7 @@ def drop(state: State, event: events.Drop) -> None:
     """Names are withdrawn; from a storage, what they name."""
     pool = state.pool(event.pool)
     numbers = pool.expand(event.pages)
-    state.judged["MEM-NAME"] += len(numbers)
+    state.checked["MEM-NAME"] += len(numbers)
     keys = _one_each(event.keys, numbers)
     for index in chain.from_iterable(groups.drop(state, pool, numbers, event.keys)):
         number, key = numbers[index], keys[index]
@@ -197,7 +197,7 @@ def end_holder(state: State, event: events.EndHolder) -> None:
 
 def idle(state: State, event: events.Idle) -> None:
     """The engine is idle: only keepers may hold anything."""
-    state.judged["MEM-LEAK"] += 1
+    state.checked["MEM-LEAK"] += 1
     pools = [state.pool(name) for name in (state.pools if event.pools is None else event.pools)]
     for holder in sorted(state.holdings.keys() - state.gone - set(event.keepers)):
         _check_left(state, holder, "MEM-LEAK/idle", pools)
@@ -205,7 +205,7 @@ def idle(state: State, event: events.Idle) -> None:
 
 def failed(state: State, event: events.Failed) -> None:
     """The engine gave up."""
-    state.judged["MEM-FAILED"] += 1
+    state.checked["MEM-FAILED"] += 1
     state.find(f"MEM-FAILED/{event.kind}").message = event.what
 
 
@@ -213,7 +213,7 @@ def find_once(
     state: State, pool: PoolState, code: str, figure: str, wrong: int, page: Page | None = None, *, each: bool = False
 ) -> Finding | None:
     """A difference is a finding when it appears and when it changes; of a figure that `each` page has, its own."""
-    state.judged[rule_of(code)] += 1
+    state.checked[rule_of(code)] += 1
     told, place = pool.told[figure], page if each else None
     before = told.pop(place, 0)
     if wrong:
@@ -222,7 +222,7 @@ def find_once(
 
 
 def _check_left(state: State, holder: str, code: str, pools: Iterable[PoolState]) -> None:
-    state.judged["MEM-LEAK"] += 1
+    state.checked["MEM-LEAK"] += 1
     for pool in pools:
         pages = [*state.holdings.get(holder, NOTHING).get(pool.name, ())]
         if pages:
@@ -234,7 +234,7 @@ def _check_left(state: State, holder: str, code: str, pools: Iterable[PoolState]
 def check_promise(state: State, pool: PoolState, number: Page, page: PageState, key: str) -> None:
     """What a name promises is there, or is queued to be."""
     meant = page.keys[key].meant
-    state.judged["MEM-NAME"] += 1
+    state.checked["MEM-NAME"] += 1
     if tuple(page.content) == meant and meant[0].label is not None:
         return
     for piece in page.pieces(0, meant[-1].stop):
@@ -249,7 +249,7 @@ def check_promise(state: State, pool: PoolState, number: Page, page: PageState, 
             found.expected = next(want.label for want in meant if state.agree(piece, want) is False)
             return
         elif piece.label is None or meant[0].label is None:
-            pool.unjudged["MEM-NAME"] += 1
+            pool.unchecked["MEM-NAME"] += 1
 
 
 def check_plans(state: State, pool: PoolState, number: Page, page: PageState, gone: str | None = None) -> None:

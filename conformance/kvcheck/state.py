@@ -328,7 +328,7 @@ class PoolState:
         """The sum of these."""
         self.told = defaultdict[str, dict[Page | None, int]](dict)
         """Figure -> by page, if each has one: by how much it was told to be wrong last."""
-        self.unjudged = defaultdict[str, int](int)
+        self.unchecked = defaultdict[str, int](int)
         """How often a rule was told too little of it to judge by."""
 
     def expand(self, pages: Pages) -> list[Page]:
@@ -532,7 +532,7 @@ class State:
         """Of the event at hand."""
         self.by_code: dict[str, list[Finding]] = {}
         """The same by code."""
-        self.judged = defaultdict[str, int](int)
+        self.checked = defaultdict[str, int](int)
         """How often each rule was judged."""
 
     def pool(self, name: str) -> PoolState:

@@ -152,7 +152,7 @@ def begin(state: State, event: Begin) -> None:
         state.find("MEM-ORDER/begun-again").operation = event.id
     flight = state.clocks.begin(event)
     flight.by = event.id, state.event
-    state.judged["MEM-ORDER"] += 1
+    state.checked["MEM-ORDER"] += 1
     count_uses(state, len(event.reads) + len(event.copies), len(event.writes) + len(event.copies))
     state.spoilt.pop(event.id, None)
     early: list[Use] = []
@@ -179,11 +179,11 @@ def _sees_own(state: State, event: Begin, use: Use) -> bool:
 
 def count_uses(state: State, reads: int, writes: int) -> None:
     """So many uses of the operation that began last are judged."""
-    state.judged["MEM-USE"] += reads + writes
-    state.judged["MEM-WRITTEN"] += state.writes_reported * reads
+    state.checked["MEM-USE"] += reads + writes
+    state.checked["MEM-WRITTEN"] += state.writes_reported * reads
     if state.clocks.begun > 1:
-        state.judged["MEM-RACE"] += reads + writes
-        state.judged["MEM-REWRITE"] += writes
+        state.checked["MEM-RACE"] += reads + writes
+        state.checked["MEM-REWRITE"] += writes
 
 
 def wait(state: State, event: events.Wait) -> None:
@@ -326,9 +326,9 @@ def _read_part(
             spoil(state, flight, holder, state.cause(pool, number))
             spoilt = True
         if piece.label is None or meant[0].label is None:
-            pool.unjudged["MEM-CONTENT"] += 1
+            pool.unchecked["MEM-CONTENT"] += 1
         else:
-            state.judged["MEM-CONTENT"] += 1
+            state.checked["MEM-CONTENT"] += 1
         wrong = next((want for want in _within(meant, piece) if state.agree(piece, want) is False), None)
         if wrong is not None and not other:
             place = max(wrong.start, piece.start)
@@ -398,7 +398,7 @@ def _write(state: State, flight: Flight, use: Use) -> None:
                 use = Use(use.table, start=done, stop=stop)
         elif table.pool.unit < table.pool.size and groups.append(flight, table, use):
             table.tell(start // table.pool.unit, use.labels or ())
-            state.judged["MEM-CONTENT"] += _view_own(flight, table, start, stop)
+            state.checked["MEM-CONTENT"] += _view_own(flight, table, start, stop)
             return
     parts = parts_of(state, use)
     for part in parts:
@@ -419,7 +419,7 @@ def _write(state: State, flight: Flight, use: Use) -> None:
         table.tell(first, told)
     if not use.at_most and _view_own(flight, table, start, stop):
         for pool, number, _, _, position, _, meant in parts:
-            (pool.unjudged if meant[0].label is None else state.judged)["MEM-CONTENT"] += 1
+            (pool.unchecked if meant[0].label is None else state.checked)["MEM-CONTENT"] += 1
             if number in pool.padding:  # where nothing is written nothing is there to be read
                 view.change(position // pool.size, position // pool.size + 1)
 
@@ -472,7 +472,7 @@ def _append(state: State, flight: Flight, table: Table, start: int, stop: int) -
             table.tail = Tail(flight.stream, view, page, last, base, base + size)
         place, position, parts = place + 1, base + end, parts + 1
     if parts and _view_own(flight, table, start, position) and begun:
-        (table.pool.unjudged if labels[0] is None else state.judged)["MEM-CONTENT"] += parts
+        (table.pool.unchecked if labels[0] is None else state.checked)["MEM-CONTENT"] += parts
     return position
 
 
@@ -515,7 +515,7 @@ def _check_overwrite(state: State, flight: Flight, part: Part, page: PageState, 
     Of what is there a plan protects what it promises: the rest is on the way to it (a copy first, then a pass).
     """
     pool, number, start, stop, *_ = part
-    state.judged["MEM-OVERWRITE"] += 1
+    state.checked["MEM-OVERWRITE"] += 1
     shared = (len(page.holders) > 1 or pool.keyed) and not page.plans
     for piece in page.pieces(start, stop):
         if not isinstance(piece, Content) or not any(state.agree(piece, content) is False for content in new):

@@ -140,10 +140,10 @@ class VectorItem(pytest.Item):
         from rich.console import Console
 
         from kvconform.findings.text import show_finding
-        from kvconform.runs.vectors import tell_run
+        from kvconform.runs.vectors import finding_of_run
 
         text = StringIO()
-        finding = tell_run(self.vector, outcome, self.factory)
+        finding = finding_of_run(self.vector, outcome, self.factory)
         show_finding(Console(file=text, width=WIDTH), finding)
         return f"{self.vector.header.description or self.vector.name}\n\n{text.getvalue().rstrip()}"
 

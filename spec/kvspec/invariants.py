@@ -109,8 +109,8 @@ def books_agree_with_the_law(state: State) -> None:
                 raise Violation("MEM-NAME", f"{pool}: other prefixes are cached", expected=named)
             unlocked = {page for key, page in cached.items() if store.pages[key] not in locks}
             references = dict.fromkeys(in_use, 0) | books
-            memory.told.append(Count(pool, None, [*unlocked], [*(in_use - unlocked)], references))
-    memory.judge()
+            memory.pending.append(Count(pool, None, [*unlocked], [*(in_use - unlocked)], references))
+    memory.check()
 
 
 @checks("ROW-3")

@@ -45,7 +45,7 @@ def test_what_is_counted_is_what_the_operations_do_one_by_one() -> None:
         appending.count()
         reads = [Use("row", stop=8), Use("table", stop=at + 1)]
         alone.step(Begin(number, STREAM, reads, [Use("table", start=at, stop=at + 1)]))
-    assert counted.judged == alone.judged
+    assert counted.checked == alone.checked
     assert counted.state.pools["kv"].pages != alone.state.pools["kv"].pages
     appending.leave("table")
     assert counted.state.pools["kv"].pages == alone.state.pools["kv"].pages

@@ -64,12 +64,12 @@ def test_how_often_each_rule_is_judged_is_counted() -> None:
     """Everything has been counted a few times already: what is counted is added."""
     checker, before = Checker(POOLS), Counter(dict.fromkeys(MEMORY_RULES, 5))
     for event, due in STORY:
-        checker.state.judged.update(before)
-        checker.state.pools["kv"].unjudged.update(before)
+        checker.state.checked.update(before)
+        checker.state.pools["kv"].unchecked.update(before)
         assert checker.step(event) == []
         told = [
             f"{words}{rule[4:]} {counted[rule] - before[rule]}"
-            for words, counted in (("", checker.judged), ("not ", checker.unjudged["kv"]))
+            for words, counted in (("", checker.checked), ("not ", checker.unchecked["kv"]))
             for rule in sorted({*counted, *MEMORY_RULES})
             if counted[rule] != before[rule]
         ]
@@ -77,13 +77,13 @@ def test_how_often_each_rule_is_judged_is_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("holds", "promised", "unjudged"), [(None, "x", 1), ("x", None, 1), (None, None, 1), ("x", "x", 0)]
+    ("holds", "promised", "unchecked"), [(None, "x", 1), ("x", None, 1), (None, None, 1), ("x", "x", 0)]
 )
-def test_a_promise_is_judged_where_both_sides_are_told(holds: str | None, promised: str | None, unjudged: int) -> None:
+def test_a_promise_is_judged_where_both_sides_are_told(holds: str | None, promised: str | None, unchecked: int) -> None:
     checker = Checker(POOLS)
     for event in (take("a", 1), write(1, "a", 1, holds), Publish("kv", [1], ["k"], [promised] if promised else None)):
         assert checker.step(event) == []
-    assert checker.state.pools["kv"].unjudged["MEM-NAME"] == unjudged
+    assert checker.state.pools["kv"].unchecked["MEM-NAME"] == unchecked
 
 
 @pytest.mark.parametrize("pool", ["kv", "rows"])
@@ -99,7 +99,7 @@ def test_the_content_of_each_page_that_is_written_is_judged_where_it_is_told(
         Begin(1, "s", writes=[Use("t", stop=3 * size)]),
     ):
         assert checker.step(event) == []
-    counted, other = checker.state.judged, checker.state.pools[pool].unjudged
+    counted, other = checker.state.checked, checker.state.pools[pool].unchecked
     if labels is None:
         counted, other = other, counted
     assert (counted["MEM-CONTENT"], other["MEM-CONTENT"]) == (3, 0)

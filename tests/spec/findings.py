@@ -150,7 +150,7 @@ def _counted(names: Iterable[str] = ()) -> defaultdict[str, int]:
 def _fresh(config: Config) -> Model:
     model = Model(config)
     state = model.state
-    state.judged, state.unjudged = _counted(RULES), _counted(RULES)
+    state.checked, state.unchecked = _counted(RULES), _counted(RULES)
     state.reached, state.chosen = _counted(), _counted()
     return model
 
@@ -248,7 +248,7 @@ def _judge(model: Model, op: Any, change: str) -> Outcome:
 
 
 def _counts(state: State) -> dict[str, dict[str, int]]:
-    counters = ("judged", "unjudged", "reached", "chosen")
+    counters = ("checked", "unchecked", "reached", "chosen")
     return {counter: dict(getattr(state, counter)) for counter in counters}
 
 

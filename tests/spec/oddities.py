@@ -128,12 +128,12 @@ def oddities(outcome: Outcome, config: Config) -> Iterator[str]:
             if outcome.told is not None and outcome.right is not None:
                 yield from _misquoted(outcome.raised, outcome.told, outcome.right, config)
     many = {
-        "judged": OFTEN_JUDGED.get(outcome.op.partition("(")[0], ()),
-        "unjudged": NOTHING_TOLD if outcome.change == "nothing told" else (),
+        "checked": OFTEN_JUDGED.get(outcome.op.partition("(")[0], ()),
+        "unchecked": NOTHING_TOLD if outcome.change == "nothing told" else (),
     }
     of_several_requests = re.search(r"[\[{].*'.*'.*'", outcome.op)
     for (counter, what), times in outcome.counted.items():
-        if what not in {"judged": RULES, "unjudged": RULES, "chosen": CHOICES}.get(counter, (what,)):
+        if what not in {"checked": RULES, "unchecked": RULES, "chosen": CHOICES}.get(counter, (what,)):
             yield f"{outcome.op}: {counter} {what} is counted, and unknown"
         once = not (of_several_requests or (counter, what) in OFTEN or what in many.get(counter, ()))
         if times < 0 or (times > 1 and once):

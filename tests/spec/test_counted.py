@@ -234,12 +234,12 @@ def test_each_operation_is_judged_by_its_rules() -> None:
     for name in SOURCES:
         told = source(name)
         for op in told.operations:
-            before = Counter(told.model.state.judged)
+            before = Counter(told.model.state.checked)
             try:
                 told.model.step(replace(op, obs=None, refused=None))
             except Refusal:
                 continue
-            judged.setdefault(str(op.__struct_config__.tag), set()).update(Counter(told.model.state.judged) - before)
+            judged.setdefault(str(op.__struct_config__.tag), set()).update(Counter(told.model.state.checked) - before)
     assert judged == {tag: {"OP-1", *rules.split()} for tag, rules in JUDGED_BY.items()}
 
 
@@ -287,4 +287,4 @@ def _counts(model: Model, op: Any) -> tuple[Counter[str], Counter[str]]:
     trial = _copied(model)
     trial.step(op)
     before, after = model.state, trial.state
-    return Counter(after.judged) - Counter(before.judged), Counter(after.unjudged) - Counter(before.unjudged)
+    return Counter(after.checked) - Counter(before.checked), Counter(after.unchecked) - Counter(before.unchecked)

@@ -183,7 +183,7 @@ def speculating_turn() -> Model:
 
 def test_swa_1_pages_past_the_tokens_of_a_turn_go_with_their_window_sides() -> None:
     model = carried_out(speculating_turn(), [Retract("a", obs=ReleaseAnswer([3, 4], [3, 4]))])
-    assert model.state.window_owner.keys() == {1, 2} and model.state.judged["SWA-1"]
+    assert model.state.window_owner.keys() == {1, 2} and model.state.checked["SWA-1"]
 
 
 @pytest.mark.parametrize(
@@ -310,7 +310,7 @@ def seen(computing: int | None, tracking: dict[int, int] | None) -> Snapshot:
 
 def test_data_2_what_slots_are_used_for_is_learned_where_it_is_told_and_holds_from_then_on() -> None:
     model = carried_out(told_by_the_engine(), [seen(None, None)])
-    assert not model.state.judged["DATA-2"] and model.state.unjudged["DATA-2"] == 1
+    assert not model.state.checked["DATA-2"] and model.state.unchecked["DATA-2"] == 1
     carried_out(model, [seen(2, {8: 3}), seen(2, None), seen(2, {8: 3})])
     for other in (seen(1, {8: 3}), seen(2, {8: 1}), seen(2, {8: 2})):
         with pytest.raises(Violation, match="DATA-2"):

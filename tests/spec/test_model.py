@@ -31,14 +31,14 @@ def fingerprint(state: State) -> dict[str, object]:
     plain = {
         name: value
         for name, value in vars(state).items()
-        if name not in ("judged", "unjudged", "unreported", "reached", "batch_refused")
+        if name not in ("checked", "unchecked", "unreported", "reached", "batch_refused")
     }
     plain["store"] = (state.store.pages, state.store.parents, state.store.children, state.store.pins)
     plain["requests"] = {req: (request.tokens.elements(), *request[1:]) for req, request in state.requests.items()}
     plain["sessions"] = {name: (session.history.elements(), *session[1:]) for name, session in state.sessions.items()}
     if state.memory is not None:
         assert isinstance(state.memory.checker, Checker)
-        plain["memory"] = state.memory.told, state.memory.checker.state.event
+        plain["memory"] = state.memory.pending, state.memory.checker.state.event
     return copy.deepcopy(plain)
 
 
@@ -82,7 +82,7 @@ def test_walks_get_somewhere() -> None:
             carried_out.add(type(op))
         assert model is not None
         reached += model.state.reached
-        judged += model.state.judged
+        judged += model.state.checked
     assert carried_out == set(OPERATIONS) - {events.Snapshot}
     for happening in (
         "tail freed",
@@ -229,7 +229,7 @@ def test_unobserved_pages_are_not_judged_and_never_clash() -> None:
     ):
         model.step(op)
     check(model.state)
-    assert model.state.unjudged["PAGE-1"] >= 2 and model.state.unjudged["ROW-1"] == 1
+    assert model.state.unchecked["PAGE-1"] >= 2 and model.state.unchecked["ROW-1"] == 1
 
 
 def test_rows_that_only_a_snapshot_tells_are_not_held_against_invented_ones() -> None:
@@ -343,9 +343,9 @@ def test_page_1_is_judged_wherever_pages_were_given() -> None:
         events.Launch(1, ["a"]),
     ):
         model.step(op)
-    judged = model.state.judged["PAGE-1"]
+    judged = model.state.checked["PAGE-1"]
     model.step(events.Extend([("b", 1), ("a", 2)], obs=events.ExtendAnswer({"a": 0, "b": 1}, {"b": [3], "a": []})))
-    assert model.state.judged["PAGE-1"] == judged + 1
+    assert model.state.checked["PAGE-1"] == judged + 1
 
 
 def test_after_an_overshoot_there_is_no_token_to_decode() -> None:
@@ -535,7 +535,7 @@ def test_spec_2_a_step_ahead_has_room_past_both_and_written_follows_the_verify()
     model.step(events.Complete(3))
     model.step(events.Verify("a", 4, [7, 7, 7, 7]))
     assert model.lengths_of("a") == (0, 11, 13) and model.state.written[record] == 11
-    assert model.state.judged["SPEC-2"] == 1 and not model.state.speculating
+    assert model.state.checked["SPEC-2"] == 1 and not model.state.speculating
 
 
 @pytest.mark.parametrize("rule", ["SPEC-1", None])
@@ -747,9 +747,9 @@ def test_each_figure_that_is_not_told_is_unjudged_once() -> None:
     model = Model(MEMORY)
     whole = msgspec.structs.asdict(looking.figures(model.state))
     for name in ("available", "protected", "rows_withheld"):
-        before = model.state.unjudged["ACC-1"]
+        before = model.state.unchecked["ACC-1"]
         model.step(events.Report("busy", obs=events.Figures(**(whole | {name: None}))))
-        assert model.state.unjudged["ACC-1"] == before + 1
+        assert model.state.unchecked["ACC-1"] == before + 1
 
 
 def test_tokens_past_a_stop_are_nobody_elses() -> None:
@@ -771,9 +771,9 @@ def test_tokens_past_a_stop_are_nobody_elses() -> None:
 def test_steps_and_refusals_are_counted_each_once() -> None:
     model = Model(MEMORY)
     for op in (events.Submit("a", [1]), events.Submit("a", [1], refused=Refused("a is there", "OP-1"))):
-        before = model.state.judged["OP-1"]
+        before = model.state.checked["OP-1"]
         model.step(op)
-        assert model.state.judged["OP-1"] == before + 1
+        assert model.state.checked["OP-1"] == before + 1
     assert model.steps == 2
 
 
@@ -810,7 +810,7 @@ def test_sess_3_is_judged_where_a_session_has_lent_something() -> None:
         model = Model(MEMORY)
         for op in copy.deepcopy([*ops, events.Report("busy")]):
             model.step(op)
-        assert model.state.judged["SESS-3"] == judged
+        assert model.state.checked["SESS-3"] == judged
 
 
 @pytest.mark.parametrize(("turns_count_as", "counted"), [("sessions", 1), ("requests", 0)])

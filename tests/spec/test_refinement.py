@@ -208,9 +208,9 @@ def test_a_copy_of_a_model_is_judged_on_its_own() -> None:
     assert model.state.memory is not None and other.memory is not None and other.memory is not model.state.memory
     checker, own = other.memory.checker, model.state.memory.checker
     assert isinstance(checker, Checker) and isinstance(own, Checker)
-    before = checker.judged
+    before = checker.checked
     model.step(events.Complete(1, {"a": 4}))
-    assert checker.judged == before != own.judged
+    assert checker.checked == before != own.checked
     assert checker.state.tables.keys() == {"row 1", "table 1", *own.state.tables}
 
 
@@ -253,7 +253,7 @@ def broken_rules(config: Config | None = None, *, books: bool = True, broken: bo
             for _ in walk(model, draw, books=books, steps=steps):
                 pass
             if not model.state.config.num_states:  # of states the law is not told what is in them
-                yield from (f"{rule} unjudged" for rules in checker.unjudged.values() for rule in rules)
+                yield from (f"{rule} unjudged" for rules in checker.unchecked.values() for rule in rules)
             yield from (f"half told: {event}" for event in checker.told if half_told(event))
         except Violation as violation:
             yield violation.rule.id

@@ -172,9 +172,9 @@ def test_a_page_s_owner_in_words() -> None:
 def test_each_request_that_speculates_ahead_is_judged() -> None:
     both = [*running("a"), *running("b", 2), events.Decode(["a", "b"], 2), events.Launch(3, ["a", "b"])]
     model = after(PLAIN, *both, events.Complete(3))
-    before = model.state.judged["SPEC-2"]
+    before = model.state.checked["SPEC-2"]
     model.step(events.Decode(["a", "b"], 2))
-    assert model.state.judged["SPEC-2"] == before + 2
+    assert model.state.checked["SPEC-2"] == before + 2
 
 
 def test_a_window_that_is_left_while_publishing_is_judged_each_time() -> None:
@@ -182,9 +182,9 @@ def test_a_window_that_is_left_while_publishing_is_judged_each_time() -> None:
     for launch, req in enumerate("ab", 1):
         for op in running(req, launch, [launch] * 13):
             model.step(op)
-        before = model.state.judged["SWA-2"]
+        before = model.state.checked["SWA-2"]
         model.step(events.CacheUnfinished(req, obs=events.PublishAnswer(12, [], evicted_len=8)))
-        assert model.state.judged["SWA-2"] == before + 1
+        assert model.state.checked["SWA-2"] == before + 1
 
 
 @pytest.mark.parametrize("told", [True, False])

@@ -10,7 +10,7 @@ from kvcheck.words import describe
 from kvconform.errors import InputError
 from kvconform.findings.finding import Finding, Place, Rule, Trace
 from kvconform.findings.wording import origin
-from kvconform.levels.memory.rendering import Teller, memory_in_words, named_in
+from kvconform.levels.memory.rendering import Renderer, memory_in_words, named_in
 from kvconform.levels.requests.rendering import builtins
 from kvconform.traces.memory import MemoryReader, open_trace
 from kvcuda.canary import Violation, ViolationKind
@@ -80,13 +80,13 @@ def _beside(path: Path, pool: str, page: int) -> tuple[Trace, list[str]]:
             return Trace("memory", {}, "", 0, []), []
         pools = trace.header.pools
         wanted = pool if pool in pools else next(iter(pools))
-        teller = Teller(pools, lambda _, event, state, *__: (wanted, page) in set(named_in(event, state)))
+        renderer = Renderer(pools, lambda _, event, state, *__: (wanted, page) in set(named_in(event, state)))
         known = []
         try:
             for line, event in trace:
-                found = [one for one in teller.step(line, event) if (one.pool, one.page) == (wanted, page)]
+                found = [one for one in renderer.step(line, event) if (one.pool, one.page) == (wanted, page)]
                 known += [f"{one.rule} at event {one.event}: {describe(one)}" for one in found]
         except (InputError, Malformed, EOFError):
             pass
-        told = teller.trace()
+        told = renderer.trace()
         return Trace("memory", builtins(pools), memory_in_words(pools), told.total, told.moments, told.undrawn), known

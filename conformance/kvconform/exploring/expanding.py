@@ -73,7 +73,7 @@ class Expander:
             adds = any(isinstance(op, (Complete, Verify)) for op in move)
             if state is None or adds:
                 state = node.state.copy(tokens=adds)
-                state.judged = found.checked
+                state.checked = found.checked
             try:
                 carry_out(self.model, state, move)
                 refused = False
@@ -125,9 +125,9 @@ def carry_out(model: Model, state: State, move: Iterable[Operation[Any]]) -> Non
 
 def forget_counts(state: State) -> None:
     """Drop the counts of the way to a state: they are no part of the state."""
-    for counter in (state.unjudged, state.unreported, state.reached, state.chosen):
+    for counter in (state.unchecked, state.unreported, state.reached, state.chosen):
         counter.clear()
-    state.judged = defaultdict(int)
+    state.checked = defaultdict(int)
 
 
 @contextmanager

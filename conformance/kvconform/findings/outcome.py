@@ -42,9 +42,9 @@ class Report(msgspec.Struct, omit_defaults=True):
     cases: list[Case] = []
     findings: list[Finding] = []
     """What does not conform, each thing once."""
-    judged: dict[str, int] = {}
+    checked: dict[str, int] = {}
     """Rule -> how often it was judged."""
-    unjudged: dict[str, int] = {}
+    unchecked: dict[str, int] = {}
     """Rule -> how often too little was told to judge by it."""
     unreported: dict[str, list[str]] = {}
     """Such a rule -> the fields that were left out."""

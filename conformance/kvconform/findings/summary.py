@@ -25,7 +25,7 @@ def show_run(
 ) -> None:
     """Print the vectors by rule, and how each vector came out."""
     evidence = Evidence.together(outcome.evidence for _, outcome in results)
-    by_rule = Table("rule", "judged", "vectors that exercise it", title="Vectors by rule", box=box.SIMPLE_HEAD)
+    by_rule = Table("rule", "checked", "vectors that exercise it", title="Vectors by rule", box=box.SIMPLE_HEAD)
     for rule in RULES:
         names = [_marked(vector, outcome) for vector, outcome in results if rule in vector.header.rules]
         if names:
@@ -73,7 +73,7 @@ def _marked(vector: Vector, outcome: Outcome) -> Text:
 def show_check(console: Console, path: Path, evidence: Evidence, verbose: bool) -> None:
     """Print what was judged in one trace; the table of rules only if `verbose`."""
     judged, unjudged = evidence.checked, evidence.unchecked
-    table = Table("rule", "judged", "not told", title=printable(str(path)), box=box.SIMPLE_HEAD)
+    table = Table("rule", "checked", "not told", title=printable(str(path)), box=box.SIMPLE_HEAD)
     for rule in RULES:
         if judged[rule] or unjudged[rule]:
             table.add_row(rule, f"{judged[rule]:,}", f"{unjudged[rule]:,}" if unjudged[rule] else "")

@@ -90,8 +90,8 @@ def _add(report: Report, checked: Checked) -> None:
         report.cases.append(case)
         if case.verdict == "unusable":
             complain(case.reason)
-    report.judged = dict(Counter(report.judged) + Counter(checked.report.judged))
-    report.unjudged = dict(Counter(report.unjudged) + Counter(checked.report.unjudged))
+    report.checked = dict(Counter(report.checked) + Counter(checked.report.checked))
+    report.unchecked = dict(Counter(report.unchecked) + Counter(checked.report.unchecked))
 
 
 def files_of(url: str) -> list[str]:

@@ -129,7 +129,7 @@ class Run:
             self.perform(op)
         if not self._requests_hold:
             self.perform(Report("idle"))
-        self._tally.checked += self.model.state.judged
+        self._tally.checked += self.model.state.checked
         self._tally.reached += self.model.state.reached
 
     @property

@@ -61,7 +61,7 @@ def fuzz_and_show(
 
         fuzzed = fuzz_on(carried_out, budget, look, baseline)
     show_fuzz(console, fuzzed)
-    report = Report("fuzz", impl, judged=dict(fuzzed.tally.checked))
+    report = Report("fuzz", impl, checked=dict(fuzzed.tally.checked))
     verdict: Verdict = "fails" if fuzzed.kinds else "conforms"
     report.cases.append(Case(impl, verdict, events=fuzzed.tally.steps))
     for number, kind in enumerate(fuzzed.kinds, start=1):

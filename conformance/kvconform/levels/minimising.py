@@ -10,7 +10,7 @@ T = TypeVar("T")
 class Effort:
     """The cost that a search has left, so that the same finding is shown by the same part on every machine.
 
-    A unit is one operation that is carried out again, or one event that is judged again. Seconds end a search only on
+    A unit is one operation that is carried out again, or one event that is checked again. Seconds end a search only on
     a machine, or with an implementation, that is much slower than usual.
     """
 

@@ -42,7 +42,7 @@ class Model:
         self.steps += 1
         carry_out(self.state, op)
         if self.state.memory is not None:
-            self.state.memory.judge()
+            self.state.memory.check()
 
     def lengths_of(self, name: str) -> Lengths | None:
         """The lengths of a request, or of an idle session's slot; `None` if it holds nothing."""
@@ -91,5 +91,5 @@ def judge_refusal(state: State, expected: Refused, observed: Refused) -> None:
             rule = "ROW-3" if name == "rows_short" and told > due and state.batch_refused else "CAP-1"
             raise Violation(rule, f"{name} of a refusal is wrong", expected=due, observed=told, part=name)
     rule = expected.rule or "OP-1"
-    state.judged[rule] += 1
-    state.judged["ROW-3"] += bool(expected.rows_short)
+    state.checked[rule] += 1
+    state.checked["ROW-3"] += bool(expected.rows_short)

@@ -39,7 +39,7 @@ def judge_holders(
         not_reported(state, "LEN-1", f"{kind}s")
         return
     for rule in ("ROW-1", "ROW-4"):
-        state.judged[rule] += 1
+        state.checked[rule] += 1
     for name in expected | observed:
         if name not in observed:
             # Of a session that waits for its turn to be released: released too early, unless its row is only lost.
@@ -69,7 +69,7 @@ def _judge_holder(state: State, kind: str, name: str, wanted: Held, found: Holde
         what, part = f"{who} is in another row", f"{kind}.row"
         raise Violation("ROW-2", what, expected=wanted.row, observed=found.row, part=part, wrong=wrong)
     else:
-        state.judged["ROW-2"] += 1
+        state.checked["ROW-2"] += 1
     due = Lengths(wanted.protected_len, wanted.committed_len, wanted.allocated_len)
     lengths = found.protected_len, found.committed_len, found.allocated_len
     told = Lengths(*(one if one is not None else other for one, other in zip(lengths, due, strict=True)))
@@ -165,7 +165,7 @@ def _judge_roles(state: State, who: str, record: int, view: HolderView) -> None:
     if not held.computing:
         state.records[record] = held = held._replace(computing=view.computing)
         content[view.computing] = record, state.written[record]
-    state.judged["DATA-2"] += 1
+    state.checked["DATA-2"] += 1
     due = [border for border in state.borders[record] if border >= protected]
     if view.tracking is None:
         not_reported(state, "DATA-2", "tracking", bool(due))

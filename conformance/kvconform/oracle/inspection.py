@@ -33,10 +33,10 @@ def judge_figures(state: State, expected: Figures, obs: Figures) -> None:
             judged[rule] = None
     state.chosen["turn counted as its session's"] += state.config.turns_count_as == "sessions" and bool(turns_of(state))
     for rule in judged:
-        state.judged[rule] += 1
+        state.checked[rule] += 1
     state.batch_refused &= obs.rows_available is None
-    state.judged["STORE-2"] += obs.protected is not None
-    state.judged["SESS-3"] += held_tokens(state, _lent(state)) > 0 and None not in (obs.session_held, obs.uncached)
+    state.checked["STORE-2"] += obs.protected is not None
+    state.checked["SESS-3"] += held_tokens(state, _lent(state)) > 0 and None not in (obs.session_held, obs.uncached)
 
 
 def _with_rows_kept(state: State, expected: Figures, observed: Figures) -> Figures:
@@ -130,7 +130,7 @@ def _judge_each(
     if observed is None or expected is None or state.virtual_page:
         not_reported(state, rule, field if observed is None else "pages")
         return
-    state.judged[rule] += 1
+    state.checked[rule] += 1
     for number in expected | observed:
         due, told = expected.get(number, 0), observed.get(number, 0)
         if due != told:
@@ -238,7 +238,7 @@ def _judge_rows(state: State, expected: dict[int, Runs], observed: dict[int, Run
     if observed is None:
         not_reported(state, "PAGE-3", "rows")
         return
-    state.judged["PAGE-3"] += 1
+    state.checked["PAGE-3"] += 1
     for row in expected | observed:
         if row < 0 or (state.virtual_row and row not in expected):  # no answer told whose row it is
             continue

@@ -65,7 +65,7 @@ class Observed:
             broken = "CAP-1" if short else told.rule if told.rule in ("CAP-1", *others) else rule
             what = f"the operation was refused ({told.reason or 'no reason given'}), but nothing stands in its way"
             raise Violation(broken, what, expected="carried out", observed="refused", part="refused")
-        self._state.judged["OP-1"] += 1
+        self._state.checked["OP-1"] += 1
 
     def length(self, part: str, rule: str, due: int, /) -> None:
         """A length, in tokens; a protected one is whole pages (LEN-2)."""
@@ -116,9 +116,9 @@ class Observed:
             if taken:
                 _judge_free(state, pool, taken, given, seen, req)
                 given[req] = taken
-        state.judged[pool.rule] += bool(given)
+        state.checked[pool.rule] += bool(given)
         if pool.due != pool.rule:
-            state.judged[pool.due] += 1
+            state.checked[pool.due] += 1
         return given
 
     def _untold_number(self) -> int:
@@ -190,10 +190,10 @@ class Observed:
         if observed is None:
             not_reported(self._state, rule, "state" if isinstance(self._op, FreeState) else _FREED[pool])
             return
-        self._state.judged[rule] += 1
+        self._state.checked[rule] += 1
         freed = beginning(observed, len(expected) + _MORE)
         if pool == "pages" and freed:
-            self._state.judged["TAIL-2"] += 1
+            self._state.checked["TAIL-2"] += 1
         if freed != expected:
             if freed and unpublished and set(expected) - set(freed) == set(unpublished):
                 rule = "SESS-6"
@@ -205,7 +205,7 @@ class Observed:
         """A locked tombstone gets a window side from a duplicate; freeing the tombstone instead breaks SWA-6."""
         if (freed := getattr(self._obs, "freed", ())) is None:
             return
-        self._state.judged["SWA-6"] += 1
+        self._state.checked["SWA-6"] += 1
         gone = set(beginning(freed, len(self._state.owner) + 1))
         for page in tombstones:
             if page in gone:
@@ -223,7 +223,7 @@ class Observed:
         if due:
             told = self.chooses or self._obs.state_cached is not None
             if told:
-                self._state.judged["MAMBA-4"] += 1
+                self._state.checked["MAMBA-4"] += 1
             else:
                 not_reported(self._state, "MAMBA-4", "state_cached")
 
@@ -244,7 +244,7 @@ class Observed:
                 continue
             record, slot, expected = request.record, told[req], due.get(req)
             if slot in (expected, self._cached_state(record, prefix_len)) or (expected is not None and expected < 0):
-                state.judged["DATA-2"] += 1
+                state.checked["DATA-2"] += 1
             elif record is not None and slot in state.records[record].states and prefix_len:
                 judge_content(state, record, slot, prefix_len, f"{req} goes on from")
             else:
@@ -292,7 +292,7 @@ class Observed:
         if len(evicted) < due:
             what = f"too few {there.kind}s were evicted"
             raise Violation(rule, what, expected=f"at least {due}", observed=len(evicted), part=_EVICTED[pool])
-        state.judged[rule] += 1
+        state.checked[rule] += 1
         state.chosen["more evicted than asked"] += len(evicted) > max(asked, len(leaving))
         state.chosen["some of several evicted"] += 0 < len(evicted) < len(evictable)
         return evicted
@@ -395,8 +395,8 @@ def _judge_row(state: State, req: str, kept: int | None, rows: dict[str, int] | 
             raise Violation(
                 "ROW-2", f"{req} did not keep its row", expected=kept, observed=row, wrong={"rows": [kept, row]}
             )
-        state.judged["ROW-2"] += 1
-        state.judged["ROW-3"] += 1
+        state.checked["ROW-2"] += 1
+        state.checked["ROW-3"] += 1
         return row
     what = f"{req} was given row {row}"
     if not 0 <= row < state.config.num_rows:
@@ -411,8 +411,8 @@ def _judge_row(state: State, req: str, kept: int | None, rows: dict[str, int] | 
         rule = "RACE-1" if read else "ROW-4" if state.let_go.get(req) == row else "ROW-1"
         what = f"{what}, which {whose}"
         raise Violation(rule, what, expected="a free row", observed=row, wrong={"rows": [row]})
-    state.judged["ROW-1"] += 1
-    state.judged["RACE-1"] += bool(state.readers)
+    state.checked["ROW-1"] += 1
+    state.checked["RACE-1"] += bool(state.readers)
     return row
 
 

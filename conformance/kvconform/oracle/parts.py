@@ -35,7 +35,7 @@ POOLS = {
 def not_reported(state: State, rule: str, field: str, times: int = 1) -> None:
     """A rule is not checked, because an answer leaves a field out."""
     if times:
-        state.unjudged[rule] += times
+        state.unchecked[rule] += times
         state.unreported.add((rule, field))
 
 
@@ -49,7 +49,7 @@ def judge_length(
         what, part = (f"{field} of {who}", f"{who.partition(' ')[0]}.{field}") if who else (field, field)
         raise Violation(rule, f"{what} is wrong", expected=expected, observed=observed, part=part, wrong=wrong)
     else:
-        state.judged[rule] += 1
+        state.checked[rule] += 1
 
 
 def judge_set(
@@ -60,7 +60,7 @@ def judge_set(
     if observed is None or state.virtual_page:
         not_reported(state, rule, field if observed is None else "pages")
         return
-    state.judged[rule] += 1
+    state.checked[rule] += 1
     if observed == expected:
         return
     lacking, strange = without(expected, observed), without(observed, expected)
@@ -83,7 +83,7 @@ def judge_content(state: State, record: int, slot: int, length: int, what: str) 
     if has is None:
         not_reported(state, "DATA-2", "states_from")
     else:
-        state.judged["DATA-2"] += 1
+        state.checked["DATA-2"] += 1
 
 
 def other_state(what: str, slot: int, length: int, expected: int | None, observed: object) -> Violation:

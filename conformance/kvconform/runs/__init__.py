@@ -1,9 +1,11 @@
-"""What `kvspec run` and `kvspec check` do: vectors and traces of both levels judged, and what comes out printed.
+"""`kvspec run`, `kvspec check` and `kvspec show`: vectors and traces of both levels are checked and reported.
 
-vectors  all vectors that are given, against an implementation or by the law alone
-traces   recorded traces, each judged to its end
-showing  one trace as a story
-releases what `kvspec matrix` found, for other tools
+vectors       vectors against an implementation, or those of the memory level by the memory checker
+traces        recorded traces, each checked to its end
+side_by_side  several traces at a time
+showing       one trace, event by event
+card          the report card of an implementation
+exporting     vectors and their answer keys as files
 
-Not here: how one vector is carried out (`vectors`), how a finding is told (`findings`), what the law is (`kvspec`).
+Not here: running one vector (`vectors`), rendering a finding (`findings`), the rules themselves (`kvspec`).
 """

@@ -32,7 +32,7 @@ class Card(msgspec.Struct):
 
     implementation: str
     name: str
-    """What a node calls itself, with its version; of any other implementation as above."""
+    """The name and version that a node reports; for any other implementation the same as `implementation`."""
     kvspec: str
     """The version of the specification."""
     format: int
@@ -44,7 +44,7 @@ class Card(msgspec.Struct):
     skipped: dict[str, int]
     """For each reason the number of vectors that were skipped."""
     failed: dict[str, str]
-    """Failed vectors, with what was found where that is told apart."""
+    """Failed vectors, each with its finding where the report has one."""
     fuzzed: int
     """Random operations that were carried out."""
     seed: int

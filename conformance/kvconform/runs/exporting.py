@@ -33,8 +33,8 @@ Size = Literal["small", "standard", "full"]
 
 WALKS = "walks"
 """The chapter of walks among the vectors of the request level."""
-TOLD_EVERY = 500
-"""Walks after which `Progress` is told."""
+REPORTED_EVERY = 500
+"""Walks between two calls of `Progress`."""
 
 Progress = Callable[[str], object]
 
@@ -76,7 +76,7 @@ class Manifest(msgspec.Struct):
 def export(folder: Path, size: Size, progress: Progress = lambda _: None) -> Manifest:
     """Write vectors, answer keys and `manifest.json` to a folder, which is new or empty; the same bytes each time.
 
-    `progress` is told now and then, in words, how far the walks of the full size are.
+    `progress` is called with a line about the walks of the full size every few hundred walks.
 
     Raises:
         InputError: the folder has files.
@@ -124,16 +124,16 @@ def _walks(cover: Cover, progress: Progress) -> Iterator[Exported]:
     progress(f"{cover.name}: looking for walks")
     config, found = scope_named(cover.scope, cover.without).config, walks_of(cover)
     for number, operations in enumerate(found, start=1):
-        if number % TOLD_EVERY == 0:
+        if number % REPORTED_EVERY == 0:
             progress(f"{cover.name}: {number:,} of {len(found):,} walks done")
         file = f"request/{WALKS}/{cover.name}_{number:04}.jsonl"
         steps = [VectorStep(line, unanswered(op), None) for line, op in enumerate(operations, start=2)]
         vector = Vector(Path(file), Header(VERSION, "kvspec", config), steps)
-        key, judged = _answer_key(vector)
+        key, checked = _answer_key(vector)
         header = replace(
             vector.header,
             description=f"Walk {number:,} of {len(found):,} that cover {cover.what}.",
-            rules=[rule for rule in RULES if judged[rule]],
+            rules=[rule for rule in RULES if checked[rule]],
             needs=sorted(needs(vector)),
         )
         yield _listed(header, vector, file, file), {file: _with_answers(header, vector, key)}
@@ -217,7 +217,7 @@ def _answer_key(vector: Vector) -> tuple[list[Expect], Mapping[str, int]]:
                 expect.pages_short, expect.rows_short = op.refused.pages_short, op.refused.rows_short
                 expect.window_short, expect.states_short = op.refused.window_short, op.refused.states_short
         key.append(expect)
-    return key, model.state.judged
+    return key, model.state.checked
 
 
 _LISTS = ("freed", "evicted", "window_freed", "window_evicted", "states_freed", "states_evicted")

@@ -1,4 +1,4 @@
-"""`kvspec show`: a trace or vector of either level as a story, whether it shows a finding or not."""
+"""`kvspec show`: a trace or vector of either level, event by event, whether it has a finding or not."""
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -16,7 +16,7 @@ from kvconform.findings.map import show_trace
 from kvconform.findings.page import page_of_trace
 from kvconform.findings.wording import filled, printable
 from kvconform.levels.memory import rendering as memory
-from kvconform.levels.requests.rendering import KEPT, Teller, disputed, holders, named
+from kvconform.levels.requests.rendering import KEPT, Renderer, disputed, holders, named
 from kvconform.traces.codec import TraceReader, read_vector
 from kvconform.traces.memory import MemoryReader, open_trace, read_memory_vector
 from kvconform.vectors.runner import names_in
@@ -25,13 +25,13 @@ from kvspec.memory.events import MemoryEvent
 from kvspec.model.state import State
 
 AROUND = 5
-"""Events that are shown before and after a line that is asked for."""
+"""Events shown before and after a requested line."""
 AFTER = 20
-"""Events that are shown after the first finding of a long trace."""
+"""Events shown after the first finding of a long trace."""
 
 
 class Wanted(NamedTuple):
-    """What is to be shown of a trace: what is not `None` narrows it down."""
+    """The part of a trace to show: each field that is not `None` narrows it."""
 
     line: int | None = None
     page: str | None = None
@@ -48,20 +48,20 @@ class Wanted(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """What there is to show."""
+    """The selected part of a trace, with figures about the whole."""
 
     trace: Trace
     events: int
     """In all."""
     findings: int
     after: list[str]
-    """Who has what after the line that was asked for."""
+    """The holders and their pages after the requested line."""
     description: str
     wanted: Wanted
 
 
 def show(out: Console, path: Path, wanted: Wanted, html: Path | None = None) -> None:
-    """Print a trace or vector as a story, and write it to a page if one is asked for.
+    """Print a trace or vector event by event, and write it as HTML if `html` is given.
 
     Raises:
         InputError: the file cannot be used, or has no such line, page or request.
@@ -70,8 +70,8 @@ def show(out: Console, path: Path, wanted: Wanted, html: Path | None = None) -> 
     count = f"{shown.events:,} {'operations' if shown.trace.level == 'request' else 'events'}"
     summary = f"{count}, {_often(shown.findings)}, in a memory of {shown.trace.memory}."
     if html is not None:
-        told = " ".join(filter(None, [summary, shown.description]))
-        html.write_text(page_of_trace(str(path), told, shown.trace), encoding="utf-8")
+        text = " ".join(filter(None, [summary, shown.description]))
+        html.write_text(page_of_trace(str(path), text, shown.trace), encoding="utf-8")
     head = f"{path}: {summary}"
     out.print(Text(filled(printable(head), out.width)), soft_wrap=True)
     if shown.description:
@@ -87,7 +87,7 @@ def _often(findings: int) -> str:
 
 
 def read(path: Path, wanted: Wanted) -> Shown:
-    """What there is to show of a trace or vector. A long trace is read twice; of it only a part is kept.
+    """Select the part of a trace or vector to show. A long trace is read twice, and only a part is kept.
 
     Raises:
         InputError: the file cannot be used, or has no such line, page or request.
@@ -109,7 +109,7 @@ def read(path: Path, wanted: Wanted) -> Shown:
         last = min(events, centre + AROUND)
     elif centre is not None and wanted.request is None:
         last = min(events, max(centre + AFTER, KEPT))
-    trace, after = pass_over.told(wanted, centre, last)
+    trace, after = pass_over.rendered(wanted, centre, last)
     if not trace.moments:
         what = f"page {wanted.page}" if wanted.page is not None else repr(wanted.request)
         raise InputError(path, 0, f"no event is about {what}")
@@ -122,21 +122,21 @@ def _leave_only(trace: Trace, pool: str | None, page: str) -> None:
     """Draw one page and nothing else; without a pool that of each pool, and not the row of that number."""
     pools = [name for name in trace.moments[-1].cells if pool in (None, name)]
     for moment in trace.moments:
-        told = pools[:1] if trace.level == "request" else [name for name in pools if page in moment.cells[name]]
-        moment.cells = {name: {page: moment.cells[name].get(page, FREE)} for name in told}
+        drawn = pools[:1] if trace.level == "request" else [name for name in pools if page in moment.cells[name]]
+        moment.cells = {name: {page: moment.cells[name].get(page, FREE)} for name in drawn}
     trace.undrawn = {}
 
 
 class _Checked(NamedTuple):
-    """What a first pass over a trace has shown; events go by their numbers."""
+    """The result of a first pass over a trace; events are identified by number."""
 
     events: int
     broken: int
     """Events that break a rule."""
     finding: int | None
-    """The first of them; if a page is asked for the first that is about that page."""
+    """The first of them; with a selected page the first about that page."""
     wanted: int | None
-    """The event on the line that is asked for."""
+    """The event on the requested line."""
     last_line: int
 
 
@@ -184,24 +184,24 @@ class _Requests:
             yield from trace
 
     def checked(self) -> Iterator[tuple[int, _Found]]:
-        teller = Teller(self._config, lambda *_: False)
+        renderer = Renderer(self._config, lambda *_: False)
         for line, op in self._operations():
-            violation = teller.step(line, op)
+            violation = renderer.step(line, op)
             pages = {*disputed(violation).get("pages", ()), *named(op, "pages")} if violation is not None else ()
             yield line, None if violation is None else [("pages", str(page)) for page in pages]
-            if teller.mending.lost is not None:
+            if renderer.recovery.lost is not None:
                 return
 
-    def told(self, wanted: Wanted, centre: int | None, last: int) -> tuple[Trace, list[str]]:
-        teller = Teller(self._config, _chosen(wanted, centre, last), wanted.request)
+    def rendered(self, wanted: Wanted, centre: int | None, last: int) -> tuple[Trace, list[str]]:
+        renderer = Renderer(self._config, _chosen(wanted, centre, last), wanted.request)
         after: list[str] = []
         for number, (line, op) in enumerate(self._operations(), start=1):
-            teller.step(line, op)
+            renderer.step(line, op)
             if number == centre and wanted.line is not None:
-                after = list(holders(teller.mending.model))
+                after = list(holders(renderer.recovery.model))
             if number == last:
                 break
-        return teller.trace(), after
+        return renderer.trace(), after
 
 
 def _chosen(wanted: Wanted, centre: int | None, last: int) -> Callable[[int, Operation[Any], State], bool]:
@@ -238,18 +238,20 @@ class _Memory:
             assert isinstance(trace, MemoryReader)
             yield from trace
 
-    def _tell(self, teller: memory.Teller, events: Iterable[tuple[int, MemoryEvent]]) -> Iterator[tuple[int, _Found]]:
+    def _check(
+        self, renderer: memory.Renderer, events: Iterable[tuple[int, MemoryEvent]]
+    ) -> Iterator[tuple[int, _Found]]:
         for line, event in events:
             try:
-                found = teller.step(line, event)
+                found = renderer.step(line, event)
                 yield line, [(one.pool or "", str(one.page)) for one in found] if found else None
             except Malformed as error:
                 raise InputError(self._path, line, str(error)) from error
 
     def checked(self) -> Iterator[tuple[int, _Found]]:
-        return self._tell(memory.Teller(self._pools, lambda *_: False), self._events())
+        return self._check(memory.Renderer(self._pools, lambda *_: False), self._events())
 
-    def told(self, wanted: Wanted, centre: int | None, last: int) -> tuple[Trace, list[str]]:
+    def rendered(self, wanted: Wanted, centre: int | None, last: int) -> tuple[Trace, list[str]]:
         part = wanted.part()
 
         def chosen(number: int, event: MemoryEvent, state: checker.State, about: list[str]) -> bool:
@@ -265,11 +267,11 @@ class _Memory:
                 return False
             return _near(wanted, centre, last, number)
 
-        teller = memory.Teller(self._pools, chosen, wanted.request)
+        renderer = memory.Renderer(self._pools, chosen, wanted.request)
         after: list[str] = []
-        for number, _ in enumerate(self._tell(teller, self._events()), start=1):
+        for number, _ in enumerate(self._check(renderer, self._events()), start=1):
             if number == centre and wanted.line is not None:
-                after = list(memory.holdings(teller.checker.state))
+                after = list(memory.holdings(renderer.checker.state))
             if number == last:
                 break
-        return teller.trace(), after
+        return renderer.trace(), after

@@ -21,14 +21,14 @@ from kvconform.findings.outcome import Case, Report
 from kvconform.signals import Interrupted, caught, held, obey
 
 GRACE = 0.5
-"""Seconds that a process gets to hand over what it has, once all are told to end."""
+"""Seconds that a terminated process gets to hand over its report."""
 
 Work = Callable[[Console, Path, Baseline, Report], None]
-"""Checks one trace: prints what comes out, counts what is known, and adds the rest to the report."""
+"""Checks one trace: prints its outcome, counts its known findings, and adds the others to the report."""
 
 
 class Checked(NamedTuple):
-    """What one trace shows."""
+    """The outcome of one trace."""
 
     path: Path
     report: Report
@@ -38,7 +38,7 @@ class Checked(NamedTuple):
     whole: bool
     """Whether it was checked to its end."""
     fault: str
-    """What kvspec itself failed with."""
+    """The traceback of an error of kvspec itself."""
 
 
 class Running(NamedTuple):
@@ -48,7 +48,7 @@ class Running(NamedTuple):
     answer: Connection
 
     def hand_over(self, path: Path) -> Checked:
-        """What it has to say; a process that died has said nothing."""
+        """The outcome that the process sends; a process that died makes the trace unusable."""
         try:
             checked: Checked = self.answer.recv()
         except EOFError:
@@ -64,10 +64,10 @@ class Running(NamedTuple):
 def side_by_side(
     work: Work, paths: Sequence[Path], jobs: int, out: Console, baseline: Baseline
 ) -> Generator[Checked, None, None]:
-    """What each trace shows, in their order; `jobs` are checked at a time.
+    """Check `jobs` traces at a time, and yield their outcomes in order.
 
-    Interrupted, each process hands over what it has, if it can in `GRACE`; what had not begun is left out. Whoever
-    has enough closes the generator, and no process is left.
+    On an interrupt each process gets `GRACE` to hand over its report so far, and traces that have not begun are left
+    out. A caller that needs no more closes the generator, which ends all processes.
     """
     running: dict[int, Running] = {}
     done: dict[int, Checked] = {}
@@ -96,7 +96,7 @@ def side_by_side(
 def _collect(
     running: dict[int, Running], done: dict[int, Checked], paths: Sequence[Path], timeout: float | None
 ) -> bool:
-    """Take over what is there; whether there was anything in time."""
+    """Collect the outcomes that are ready; whether there was one in time."""
     ready = wait([one.answer for one in running.values()], timeout)
     for number in [number for number, one in running.items() if one.answer in ready]:
         with held():
@@ -126,7 +126,7 @@ def _check(work: Work, path: Path, out: Console, entries: list[Entry], end: Conn
         with redirect_stderr(complained):
             work(console, path, baseline, report)
     except Interrupted:
-        pass  # what there is by then is told
+        pass  # the report so far is sent
     except Exception:
         fault = traceback.format_exc()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""`kvspec check`: recorded traces of both levels, each judged to its end."""
+"""`kvspec check`: recorded traces of both levels, each checked to its end."""
 
 import sys
 import time
@@ -25,7 +25,7 @@ from kvconform.findings.wording import printable
 from kvconform.levels.memory import checking as memory
 from kvconform.levels.minimising import Effort
 from kvconform.levels.requests.minimise import SECONDS, UNITS, Shortest, effort_for, shortest_of_trace
-from kvconform.levels.requests.recovery import Found, Whole, judge_later, judge_whole
+from kvconform.levels.requests.recovery import Found, Whole, check_later, check_whole
 from kvconform.levels.requests.rendering import finding_of, place_of
 from kvconform.runs.side_by_side import side_by_side
 from kvconform.signals import caught, forgive
@@ -35,8 +35,8 @@ from kvconform.traces.memory import MemoryReader, open_trace
 from kvconform.vectors.runner import check_again
 from kvspec.events import Config, Operation
 
-TOLD = 20
-"""Kinds of findings that are told whole at most; of further ones one line."""
+DESCRIBED = 20
+"""Kinds of findings that are described in full; each further one gets a line."""
 
 
 def check_traces(
@@ -49,9 +49,10 @@ def check_traces(
     first: bool = False,
     jobs: int = 1,
 ) -> int:
-    """Check traces of both levels and tell what came out; the exit status.
+    """Check traces of both levels and report the outcome; the exit status.
 
-    With `follow` wait for more at the end; with `first` stop at the first finding. `jobs` are checked at a time.
+    `follow` waits for more events at the end of a trace. `first` stops at the first finding. `jobs` traces are checked
+    at a time.
 
     Raises:
         InputError: the baseline file cannot be used.
@@ -59,15 +60,15 @@ def check_traces(
     """
     baseline = read_baseline(baseline_file)
     report = Report("check", ", ".join(map(str, traces)))
-    told = _told_in(out, forms)
-    details = told.details
+    consoles = _consoles(out, forms)
+    details = consoles.details
     if len(traces) > 1:  # the findings of all come after their verdicts
-        told = told._replace(details=Console(quiet=True))
+        consoles = consoles._replace(details=Console(quiet=True))
     if jobs > 1 and len(traces) > 1:
-        path = _check_many(told, traces, baseline, report, jobs, first=first)
+        path = _check_many(consoles, traces, baseline, report, jobs, first=first)
     else:
         for path in traces:
-            _check_one(told, path, baseline, report, follow=_never if follow else None, first=first)
+            _check_one(consoles, path, baseline, report, follow=_never if follow else None, first=first)
             if (first and report.findings) or caught():
                 break
     if follow:
@@ -87,34 +88,34 @@ def check_traces(
     return BROKEN if "fails" in verdicts else UNUSABLE if "unusable" in verdicts else CONFORMS
 
 
-def _told_in(out: Console, forms: Forms) -> Consoles:
+def _consoles(out: Console, forms: Forms) -> Consoles:
     silent = Console(quiet=True)
     details = silent if forms.json or forms.quiet else out
     return Consoles(silent if forms.json else out, details, forms.verbose, forms.described)
 
 
 def _check_many(
-    told: Consoles, traces: Sequence[Path], baseline: Baseline, report: Report, jobs: int, *, first: bool
+    consoles: Consoles, traces: Sequence[Path], baseline: Baseline, report: Report, jobs: int, *, first: bool
 ) -> Path:
-    """Check several traces at a time, and tell each one in its turn; the first that was not checked to its end."""
+    """Check several traces at a time and report them in order; the first that was not checked to its end."""
 
     def work(out: Console, path: Path, known: Baseline, one: Report) -> None:
-        _check_one(told._replace(verdict=out), path, known, one, first=first)
+        _check_one(consoles._replace(verdict=out), path, known, one, first=first)
 
     left = list(traces)
-    with closing(side_by_side(work, traces, jobs, told.verdict, baseline)) as checked:
+    with closing(side_by_side(work, traces, jobs, consoles.verdict, baseline)) as checked:
         for one in checked:
             if one.fault:
                 raise RuntimeError(f"{one.path}: {one.fault}")
             if one.whole:
                 left.remove(one.path)
             sys.stderr.write(one.complained)
-            told.verdict.out(one.printed, end="", highlight=False)
+            consoles.verdict.out(one.printed, end="", highlight=False)
             baseline.count += one.baseline
             report.cases += one.report.cases
             report.findings += one.report.findings
-            report.judged = dict(Counter(report.judged) + Counter(one.report.judged))
-            report.unjudged = dict(Counter(report.unjudged) + Counter(one.report.unjudged))
+            report.checked = dict(Counter(report.checked) + Counter(one.report.checked))
+            report.unchecked = dict(Counter(report.unchecked) + Counter(one.report.unchecked))
             if first and report.findings:
                 break
     return next(iter(left), traces[-1])
@@ -136,7 +137,7 @@ def check_growing(out: Console, path: Path, met: memory.Met, ended: Ended) -> Re
 
 
 def report_of(path: Path, baseline: Baseline, described: Described) -> Report:
-    """What one trace shows, with such stories; nothing is printed but that it cannot be used."""
+    """Check one trace without printing; only an unusable trace is complained of."""
     report = Report("check", str(path))
     silent = Console(quiet=True)
     _check_one(Consoles(silent, silent, described=described), path, baseline, report, first=False)
@@ -144,7 +145,7 @@ def report_of(path: Path, baseline: Baseline, described: Described) -> Report:
 
 
 def _check_one(
-    told: Consoles,
+    consoles: Consoles,
     path: Path,
     baseline: Baseline,
     report: Report,
@@ -159,46 +160,48 @@ def _check_one(
 
             begun = time.monotonic()
 
-            def tell(events: int) -> None:
+            def advance(events: int) -> None:
                 rate = events / max(time.monotonic() - begun, 0.001)
                 text = f"{path.name}: {events:,} events, {rate:,.0f} a second"
                 progress.update(task, completed=trace.lines.bytes_read(), description=text)
 
             if isinstance(trace, MemoryReader):
-                memory.check(told, path, trace, baseline, report, tell, follow=bool(follow), first=first, met=met)
+                memory.check(
+                    consoles, path, trace, baseline, report, advance, follow=bool(follow), first=first, met=met
+                )
             else:
-                _check_requests(told, path, trace, baseline, report, tell, follow=bool(follow), first=first)
+                _check_requests(consoles, path, trace, baseline, report, advance, follow=bool(follow), first=first)
     except InputError as error:
         report.cases.append(Case(path.name, "unusable", str(path), reason=str(error)))
         complain(str(error))
 
 
 def _check_requests(
-    told: Consoles,
+    consoles: Consoles,
     path: Path,
     trace: TraceReader,
     baseline: Baseline,
     report: Report,
-    tell: Callable[[int], object],
+    advance: Callable[[int], object],
     *,
     follow: bool,
     first: bool,
 ) -> None:
-    config, out = trace.header.config, told.details
-    whole = judge_whole(config, trace, baseline, tell, first_only=first)
+    config, out = trace.header.config, consoles.details
+    whole = check_whole(config, trace, baseline, advance, first_only=first)
     if follow:
         forgive()  # nothing else ends it
     if whole.problem is not None:
         if not whole.found:
             raise whole.problem
         complain(str(whole.problem))
-    show_check(out, path, whole.evidence, told.verbose)
+    show_check(out, path, whole.evidence, consoles.verbose)
     effort = effort_for(path)
-    for one in whole.found[:TOLD]:
-        finding = _told(path, config, whole, one, told.described, effort.part(UNITS // 2, SECONDS))
+    for one in whole.found[:DESCRIBED]:
+        finding = _finding(path, config, whole, one, consoles.described, effort.part(UNITS // 2, SECONDS))
         show_finding(out, finding)
         report.findings.append(finding)
-    for one in whole.found[TOLD:]:
+    for one in whole.found[DESCRIBED:]:
         out.print(Text(printable(f"{one.finding} at {path}:{one.line}, {one.count:,} times.")), soft_wrap=True)
     if whole.lost is not None:
         out.print(Text(printable(f"{path}: judging ends at {whole.lost}.")), soft_wrap=True)
@@ -206,19 +209,20 @@ def _check_requests(
     report.cases.append(
         Case(path.name, "fails" if whole.found else "conforms", str(path), events=whole.operations, reason=reason)
     )
-    report.judged = dict(Counter(report.judged) + whole.evidence.checked)
-    report.unjudged = dict(Counter(report.unjudged) + whole.evidence.unchecked)
+    report.checked = dict(Counter(report.checked) + whole.evidence.checked)
+    report.unchecked = dict(Counter(report.unchecked) + whole.evidence.unchecked)
     verdict = "does not conform" if whole.found else "conforms"
-    told.verdict.print(Text(printable(f"{path}: {verdict}, {whole.operations:,} operations checked.")), soft_wrap=True)
+    line = f"{path}: {verdict}, {whole.operations:,} operations checked."
+    consoles.verdict.print(Text(printable(line)), soft_wrap=True)
 
 
-def _told(path: Path, config: Config, whole: Whole, one: Found, described: Described, effort: Effort) -> Finding:
+def _finding(path: Path, config: Config, whole: Whole, one: Found, described: Described, effort: Effort) -> Finding:
     first = one.finding is whole.first
     place = place_of(one.finding, path, one.line)
     if described == "none":
         return finding_of(one.finding, config, place, Shortest(None, ""), [(one.line, one.finding.op)])
-    judge = check_again if first else partial(judge_later, said={str(other.finding) for other in whole.found})
-    shortest = shortest_of_trace(path, one.finding.step, effort, judge)
+    check = check_again if first else partial(check_later, said={str(other.finding) for other in whole.found})
+    shortest = shortest_of_trace(path, one.finding.step, effort, check)
     finding = finding_of(one.finding, config, place, shortest, _original(path, one))
     finding.count = one.count
     if not first:
@@ -227,7 +231,7 @@ def _told(path: Path, config: Config, whole: Whole, one: Found, described: Descr
 
 
 def _original(path: Path, one: Found) -> Iterator[tuple[int, Operation[Any]]]:
-    """The trace up to a finding; of what cannot be read a second time only the operation that shows it."""
+    """The trace up to a finding; if it cannot be read a second time, only the operation with the finding."""
     if not path.is_file():
         yield one.line, one.finding.op
         return

@@ -1,4 +1,4 @@
-"""`kvspec run`: vectors of both levels, each carried out or judged, and what came out of all of them."""
+"""`kvspec run`: runs vectors of both levels and reports the outcome."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,10 +41,10 @@ from kvtrace.operations import Header
 
 
 class Task(NamedTuple):
-    """What `kvspec run` is asked for."""
+    """The arguments of `kvspec run`."""
 
     vectors: Sequence[Path] | None
-    """Without any kvspec's own."""
+    """`None`: kvspec's own."""
     impl: str
     record: Path | None = None
     baseline_file: Path | None = None
@@ -63,7 +63,7 @@ class Task(NamedTuple):
 
 
 class Ran(NamedTuple):
-    """Vectors of the request level, as they came out."""
+    """Vectors of the request level with their outcomes."""
 
     results: list[tuple[Vector, Outcome]]
     unsupported: list[tuple[Vector, frozenset[str]]]
@@ -72,7 +72,7 @@ class Ran(NamedTuple):
 
 
 def run_vectors(out: Console, task: Task, forms: Forms) -> int:
-    """Run vectors and tell what came out; the exit status.
+    """Run vectors and report the outcome; the exit status.
 
     Raises:
         InputError: a file cannot be used.
@@ -84,20 +84,21 @@ def run_vectors(out: Console, task: Task, forms: Forms) -> int:
     paths = [file for path in task.vectors or () for file in _found(path)] or own
     if not paths:
         raise LoadError(f"there are no vectors in {FOLDER}")
-    by_law = [path for path in paths if level_of_file(path) == "memory"]
-    memory = [vector for vector in map(read_memory_vector, by_law) if _wanted(vector, task)]
-    read = [vector for vector in (read_vector(path) for path in paths if path not in by_law) if _wanted(vector, task)]
+    memory_paths = [path for path in paths if level_of_file(path) == "memory"]
+    memory = [vector for vector in map(read_memory_vector, memory_paths) if _wanted(vector, task)]
+    others = (read_vector(path) for path in paths if path not in memory_paths)
+    read = [vector for vector in others if _wanted(vector, task)]
     if not (memory or read):
         raise LoadError(f"there is no vector about {task.word!r}")
     factory = load(task.impl) if read else None
     baseline = read_baseline(task.baseline_file)
-    judged = [
+    checked = [
         (vector, result)
         for vector, result in run_memory_vectors(memory, first=task.first)
-        if task.rule is None or result.judged.get(task.rule) or task.rule in result.found
+        if task.rule is None or result.checked.get(task.rule) or task.rule in result.found
     ]
-    missed = [finding_of_vector(vector, result) for vector, result in judged if result.mismatch is not None]
-    report = Report("run", task.impl, [case_of(vector, result) for vector, result in judged], missed)
+    missed = [finding_of_vector(vector, result) for vector, result in checked if result.mismatch is not None]
+    report = Report("run", task.impl, [case_of(vector, result) for vector, result in checked], missed)
     ran = Ran([], [], [])
     if factory is not None and not (task.first and missed):
         ran = _run_all(read, factory, task, baseline)
@@ -108,7 +109,7 @@ def run_vectors(out: Console, task: Task, forms: Forms) -> int:
     if forms.json:
         out.print(to_json(report), markup=False, highlight=False, soft_wrap=True)
     else:
-        _show(out, report, judged, ran, baseline, forms)
+        _show(out, report, checked, ran, baseline, forms)
     if task.card is None:
         return CONFORMS if report.conforms else BROKEN
     if factory is None:
@@ -169,7 +170,7 @@ def _run_all(read: list[Vector], factory: Factory, task: Task, baseline: Baselin
 
 
 def _report(report: Report, ran: Ran, factory: Factory) -> None:
-    """Add what came out to a report."""
+    """Add the outcomes to a report."""
     failed = {id(outcome) for _, outcome in ran.failed}
     for vector, outcome in ran.results:
         verdict: Verdict = "fails" if id(outcome) in failed else "conforms" if outcome.finding is None else "known"
@@ -180,22 +181,22 @@ def _report(report: Report, ran: Ran, factory: Factory) -> None:
     for vector, missing in ran.unsupported:
         report.cases.append(Case(vector.name, "not supported", str(vector.path), reason=why_not(missing)))
     evidence = Evidence.together(outcome.evidence for _, outcome in ran.results)
-    report.judged, report.unjudged = dict(evidence.checked), dict(evidence.unchecked)
+    report.checked, report.unchecked = dict(evidence.checked), dict(evidence.unchecked)
     report.unreported = {rule: evidence.fields_for(rule) for rule in evidence.unchecked}
-    report.findings += tell_all(ran.failed, factory)
+    report.findings += findings_of(ran.failed, factory)
 
 
 def _show(
     out: Console,
     report: Report,
-    judged: Sequence[tuple[MemoryVector, Result]],
+    checked: Sequence[tuple[MemoryVector, Result]],
     ran: Ran,
     baseline: Baseline,
     forms: Forms,
 ) -> None:
-    """Print what came out."""
-    if forms.verbose and judged:
-        show_memory_run(out, judged)
+    """Print the outcomes."""
+    if forms.verbose and checked:
+        show_memory_run(out, checked)
     if forms.verbose and ran.results:
         show_run(out, ran.results, ran.unsupported)
     if not forms.quiet:
@@ -203,14 +204,14 @@ def _show(
         for finding in report.findings:
             show_finding(out, finding)
         show_baseline(out, baseline)
-    if judged:
-        out.print(Text(summed_up(judged)), soft_wrap=True)
+    if checked:
+        out.print(Text(summed_up(checked)), soft_wrap=True)
     if ran.results:
         out.print(f"{report.subject}: {_in_numbers(ran, baseline)}", soft_wrap=True)
 
 
 def _in_numbers(ran: Ran, baseline: Baseline) -> str:
-    """How all vectors came out, in a line."""
+    """The outcome of all vectors in one line."""
     partly = [unchecked_rules(vector, outcome) for vector, outcome in ran.results if outcome.finding is None]
     silent = [rules for rules in partly if rules]
     known = sum(outcome.finding is not None for _, outcome in ran.results) - len(ran.failed)
@@ -224,8 +225,8 @@ def _in_numbers(ran: Ran, baseline: Baseline) -> str:
     return f"{', '.join(counts)}; {operations:,} operations checked."
 
 
-def tell_all(failed: Sequence[tuple[Vector, Outcome]], factory: Factory) -> list[Finding]:
-    """What was found, each thing once: where several vectors show the same, by the one that shows it first."""
+def findings_of(failed: Sequence[tuple[Vector, Outcome]], factory: Factory) -> list[Finding]:
+    """The findings of failed vectors; vectors that show the same share one, by the vector that shows it first."""
     groups: dict[object, list[tuple[Vector, Outcome]]] = {}
     for vector, outcome in failed:
         if outcome.finding is not None:
@@ -233,7 +234,7 @@ def tell_all(failed: Sequence[tuple[Vector, Outcome]], factory: Factory) -> list
     findings = []
     for group in groups.values():
         group.sort(key=lambda one: one[1].operations)
-        finding = tell_run(*group[0], factory)
+        finding = finding_of_run(*group[0], factory)
         finding.also = [
             place_of(outcome.finding, vector.path, outcome.line, own_name(vector.path))
             for vector, outcome in group[1:]
@@ -243,45 +244,45 @@ def tell_all(failed: Sequence[tuple[Vector, Outcome]], factory: Factory) -> list
     return findings
 
 
-def _same(breach: Failure) -> object:
-    """What the findings of two vectors have in common that are most likely one defect: the rule, and the operation."""
-    match breach:
+def _same(failure: Failure) -> object:
+    """The rule and the operation of a finding: findings that agree in both are most likely one defect."""
+    match failure:
         case RuleBroken():
-            return breach.rule.id, type(breach.op)
+            return failure.rule.id, type(failure.op)
         case ImplementationFailed():
-            return type(breach.original), type(breach.op)
-    return breach
+            return type(failure.original), type(failure.op)
+    return failure
 
 
-def tell_run(vector: Vector, outcome: Outcome, factory: Factory) -> Finding:
-    """What a vector has shown, by the shortest part of it."""
-    breach = outcome.finding
-    assert breach is not None
+def finding_of_run(vector: Vector, outcome: Outcome, factory: Factory) -> Finding:
+    """The finding of a failed vector, by the shortest part that shows it."""
+    failure = outcome.finding
+    assert failure is not None
     shortest = shortest_of_run(vector, outcome, factory)
-    place = place_of(breach, vector.path, outcome.line, own_name(vector.path))
-    original = _carried_out(vector, breach, factory) if shortest.counterexample is None else ()
-    finding = finding_of(breach, vector.header.config, place, shortest, original)
+    place = place_of(failure, vector.path, outcome.line, own_name(vector.path))
+    original = _carried_out(vector, failure, factory) if shortest.counterexample is None else ()
+    finding = finding_of(failure, vector.header.config, place, shortest, original)
     finding.raised = finding.raised or shown_stderr(factory)
     finding.method = method_of(factory, place.operation)
     return finding
 
 
-def _carried_out(vector: Vector, breach: Failure, factory: Factory) -> list[tuple[int, Operation[Any]]]:
-    """The operations of a vector with their answers and lines, up to the one at which something was found.
+def _carried_out(vector: Vector, failure: Failure, factory: Factory) -> list[tuple[int, Operation[Any]]]:
+    """The operations of a vector with their answers and lines, up to the one with the finding.
 
-    What they are answered is asked for once more; the last one is told as it was found.
+    The vector runs once more for the answers; the last operation keeps the answer that failed.
     """
     done: list[Operation[Any]] = []
-    if breach.op is None:
+    if failure.op is None:
         return []
     run_vector(vector, factory, done.append)
-    asked = [op for op in done if not isinstance(op, Snapshot)][: breach.step - 1]
+    asked = [op for op in done if not isinstance(op, Snapshot)][: failure.step - 1]
     lines = [step.line for step in vector.steps]
-    return [*zip(lines, asked, strict=False), (lines[breach.step - 1], breach.op)]
+    return [*zip(lines, asked, strict=False), (lines[failure.step - 1], failure.op)]
 
 
 def _conforms(outcome: Outcome, baseline: Baseline) -> bool:
-    """Whether a vector came out right, up to a finding that is known."""
+    """Whether a vector has no finding, or only a known one."""
     match outcome.finding:
         case RuleBroken() as broken:
             return baseline.take(broken.code, str(broken.op.__struct_config__.tag))

@@ -22,7 +22,7 @@ FOLDERS = (("defects", "Defects"), ("vectors", "Vectors"), ("api", "Code"))
 """The folders of generated pages, and their titles in the navigation."""
 
 NOT_FOUND = "---\nsearch:\n  exclude: true\n---\n\n"
-"""What begins a page that a search does not find."""
+"""The front matter of a page that a search does not find."""
 
 ENGINES = ("any-language.md", "engines.md", "attach.md", "attach-vllm.md", "serve.md")
 """The pages of the guide, in their order."""

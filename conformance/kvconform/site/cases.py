@@ -17,7 +17,7 @@ from kvconform.gallery.mutants import BUGS
 from kvconform.gallery.mutants.bug import SYNTHETIC, Bug
 from kvconform.gallery.replaying import replay, shortest_loop
 from kvconform.levels.requests.description import memory_in_words
-from kvconform.levels.requests.rendering import Teller, place_of
+from kvconform.levels.requests.rendering import Renderer, place_of
 from kvconform.site import ROOT
 from kvconform.site.pages import Page, chapter_of, grouped, pull_request, pull_requests, rule_link, title_of
 from kvconform.traces.codec import Vector
@@ -50,9 +50,9 @@ def vector_pages() -> Iterator[Page]:
 
 def _vector_page(vector: Vector, rules: str) -> str:
     config, source = vector.header.config, vector.header.source
-    teller = Teller(config)
+    renderer = Renderer(config)
     for step in vector.steps:
-        teller.step(step.line, step.op)
+        renderer.step(step.line, step.op)
     origin = f"Source: {pull_requests(source)}. " if source else ""
     lines = [
         f"# {vector.name}",
@@ -64,7 +64,7 @@ def _vector_page(vector: Vector, rules: str) -> str:
         f"{memory_in_words(config)}. The operations, by line "
         "of the file, with the answers that the model itself gives; an implementation may choose other pages and rows.",
         "",
-        drawn(teller.trace()),
+        drawn(renderer.trace()),
         "",
         "## The file",
         "",

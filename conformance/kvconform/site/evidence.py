@@ -29,7 +29,7 @@ from kvspec.model import OPERATIONS
 from kvspec.model.meaning import Memory
 from kvspec.rules import ALL_RULES, rule_of
 
-COUNTERS = ("judged", "unjudged", "reached")
+COUNTERS = ("checked", "unchecked", "reached")
 """Counters of checks: a rule's id in one of these is no check."""
 
 PROVED = (*page.INVARIANTS, *pool.INVARIANTS, *books.INVARIANTS, *books.KEPT)
@@ -110,13 +110,13 @@ def events_reported() -> dict[str, list[str]]:
 class _Listener(Memory):
     """Notes the kinds of reported events, and checks nothing."""
 
-    def judge(self) -> None:
-        """Keep the events for `heard`, unchecked."""
+    def check(self) -> None:
+        """Keep the pending events for `heard`, unchecked."""
         self._flush()
 
     def heard(self) -> set[str]:
         """The kinds of events since the last time."""
-        events, self.told = self.told, []
+        events, self.pending = self.pending, []
         return {str(event.__struct_config__.tag) for event in events}
 
 

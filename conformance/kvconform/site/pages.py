@@ -76,9 +76,9 @@ def pull_requests(numbers: str) -> str:
 
 
 def folded(links: Sequence[str], what: str) -> str:
-    """Links with commas between them; of many only their number is seen before a reader asks for them."""
-    told = ", ".join(links)
-    return told if len(links) <= SEEN else f"<details><summary>{len(links)} {what}</summary>{told}</details>"
+    """Links with commas between them; many are folded below their number."""
+    joined = ", ".join(links)
+    return joined if len(links) <= SEEN else f"<details><summary>{len(links)} {what}</summary>{joined}</details>"
 
 
 def chapter_of(rule: str) -> Path:

@@ -24,7 +24,7 @@ SAYS = {
     "overwrites it.",
     "28754": "Speculative steps that are prepared before the last one is verified: which positions they count.",
 }
-"""What each pull request is about, in a sentence."""
+"""The subject of each pull request, in a sentence."""
 
 
 def sources_page() -> Page:

@@ -322,7 +322,7 @@ def vectors() -> Iterator[tuple[str, bytes]]:
             "kvspec",
             config,
             description=case.description,
-            rules=[rule for rule in _RULES if scenario.model.state.judged[rule]],
+            rules=[rule for rule in _RULES if scenario.model.state.checked[rule]],
             source="17850" if case.in_flight else _SOURCES[case.way],
         )
         lines = [msgspec.json.encode(line) for line in (header, *scenario.lines)]

@@ -54,7 +54,7 @@ class Evidence(NamedTuple):
     def of(cls, model: Model) -> "Evidence":
         """The evidence of `model` so far."""
         checked, unchecked, reached, chosen = map(
-            Counter, (model.state.judged, model.state.unjudged, model.state.reached, model.state.chosen)
+            Counter, (model.state.checked, model.state.unchecked, model.state.reached, model.state.chosen)
         )
         return cls(checked, unchecked, frozenset(model.state.unreported), reached + chosen)
 

@@ -8,7 +8,7 @@ import msgspec
 
 from kvcheck import Checker, Finding
 from kvconform.findings.baseline import Baseline
-from kvconform.levels.memory.grouping import Judge
+from kvconform.levels.memory.grouping import Grouping
 from kvconform.levels.memory.minimise import shortest_cuts
 from kvlab.matrix.report import Group as Told
 from kvspec.memory.events import MemoryEvent, Pool
@@ -27,10 +27,10 @@ def write_shortest(
     found: Sequence[tuple[Told, Finding]],
 ) -> None:
     """Write the shortest part of a run for each of these findings of it, or all up to it, and note the file."""
-    judging = Judge(Checker(pools), Baseline([]))
+    grouping = Grouping(Checker(pools), Baseline([]))
     for line, event in enumerate(told, start=2):
-        judging.step(line, event)
-    groups = {(group.finding.event, group.finding.code): group for group in judging.outcome().groups}
+        grouping.step(line, event)
+    groups = {(group.finding.event, group.finding.code): group for group in grouping.outcome().groups}
     header = MemoryHeader(VERSION, "memory", producer, dict(pools))
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
@@ -38,7 +38,7 @@ def write_shortest(
         _write(whole, header, told)
         for group, finding in found:
             shown = groups.get((finding.event, finding.code))
-            cut = None if shown is None else shortest_cuts(whole, [shown], judging.identities, SECONDS)[0]
+            cut = None if shown is None else shortest_cuts(whole, [shown], grouping.identities, SECONDS)[0]
             events = told[: finding.event] if cut is None else [step.event for step in cut.steps]
             path = folder / f"{rule_of(group.code)}-{len(list(folder.iterdir())) + 1}.jsonl"
             _write(path, header, events)

@@ -60,7 +60,7 @@ def plan_publication(state: State, request: Request, record: int, length: int, t
             page = table[max(first + len(shared), written // page_size)]
             what = f"page {page} is published, but does not hold its tokens"
             raise Violation("DATA-1", what, expected=f"{last * page_size} positions written", observed=written)
-        state.judged["DATA-1"] += len(inserted)
+        state.checked["DATA-1"] += len(inserted)
     reached = max(first * page_size, floor_align(length, page_size))
     return Publication(reached, duplicates, shared, keys, inserted, revived, exchanged)
 
@@ -149,7 +149,7 @@ def _leave_window(state: State, op: CacheUnfinished, record: int, limit: int) ->
         pages = [page for page in pages if page not in published or state.window_of[page] in gone]
     sides = state.window_sides(pages)
     hybrid.leave_behind(state, record, until, pages)
-    state.judged["SWA-2"] += 1
+    state.checked["SWA-2"] += 1
     state.chosen["window left when publishing"] += 1
     return sides
 
@@ -359,8 +359,8 @@ def evict(state: State, op: Evict, told: Told) -> None:
         raise Violation(
             "STORE-2", "too few pages were evicted", expected=f"at least {due}", observed=len(pages), part="evicted"
         )
-    state.judged["STORE-2"] += 1
-    state.judged["STORE-3"] += 1
+    state.checked["STORE-2"] += 1
+    state.checked["STORE-3"] += 1
     state.chosen["more evicted than asked"] += len(pages) > op.n
     state.chosen["some of several evicted"] += 0 < len(pages) < state.store.evictable
     state.reached["eviction stopped at a lock"] += bool(len(pages) < op.n and state.store.pins)

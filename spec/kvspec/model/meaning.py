@@ -129,7 +129,7 @@ class Memory:
         """Everything is free. `writes_on` is the stream on which rows and window sides are written."""
         self.config = config
         self.checker = checker(pools(config))
-        self.told: list[MemoryEvent] = []
+        self.pending: list[MemoryEvent] = []
         """What the step at hand means so far."""
         self.writes_on = writes_on
         self._writes: list[Use] = []
@@ -142,7 +142,7 @@ class Memory:
         self._packed = b""
         """The whole of it as bytes, while nothing has changed since it was copied: exploring copies a state often."""
         if config.sliding_window:
-            self.told.append(Take(ENGINE, "sides", [1]))
+            self.pending.append(Take(ENGINE, "sides", [1]))
 
     def copy(self) -> "Memory":
         """An independent copy."""
@@ -150,16 +150,16 @@ class Memory:
         copied: Memory = pickle.loads(self._packed)
         return copied
 
-    def judge(self) -> None:
-        """Let the law judge what was told since the last time.
+    def check(self) -> None:
+        """Check the pending events by the memory model.
 
         Raises:
             Violation: the law is broken.
         """
         self._flush()
         self._packed = b""
-        told, self.told = self.told, []
-        for event in told:
+        pending, self.pending = self.pending, []
+        for event in pending:
             for finding in self.checker.step(event):
                 where = ", ".join(
                     part for part in (finding.pool, finding.page is not None and f"page {finding.page}") if part
@@ -175,7 +175,7 @@ class Memory:
     def _queue(self, writes: list[Use], reads: list[Use] | None = None, stream: str = FORWARD) -> None:
         """Queue an operation that is no launch. What is launched after it completes after it."""
         self._made += 1
-        self.told.append(Begin(f"op {self._made}", stream, reads or [], writes, reads_own_writes=False))
+        self.pending.append(Begin(f"op {self._made}", stream, reads or [], writes, reads_own_writes=False))
 
     def _write_row(self, record: int, index: int, pages: list[int]) -> None:
         size = self.config.page_size
@@ -191,26 +191,26 @@ class Memory:
     def take(self, holder: str, pool: str, pages: list[int]) -> None:
         """Free pages of a pool are handed out."""
         if pages:
-            self.told.append(Take(holder, pool, [*pages]))
+            self.pending.append(Take(holder, pool, [*pages]))
 
     def release(self, holder: str, pool: str, pages: Iterable[int]) -> None:
         """A holder lets go of pages."""
         told: Pages = [*pages]
         if told:
-            self.told.append(Release(holder, pool, told))
+            self.pending.append(Release(holder, pool, told))
 
     def _share(self, holder: str, pool: str, found: dict[int, PrefixKey], *, pin: bool = False) -> None:
         if found:
-            self.told.append(Share(holder, pool, [*found], [key.hex() for key in found.values()], pin))
+            self.pending.append(Share(holder, pool, [*found], [key.hex() for key in found.values()], pin))
 
     def begin(self, state: Books, record: int, row: int, locked: PrefixKey) -> None:
         """A record begins with a row and a locked prefix."""
         self.names[record] = names = Names(f"{record}.1", f"table {record}", f"row {record}")
         self.take(names.holder, "rows", [row])
-        self.told.append(Map(names.row, names.holder, "rows", 0, [row]))
+        self.pending.append(Map(names.row, names.holder, "rows", 0, [row]))
         path = {state.store.pages[key]: key for key in state.store.keys(locked)}
         self._share(names.holder, "pages", path)
-        self.told.append(Map(names.table, names.holder, "pages", 0, [*path], self._labels_of(path)))
+        self.pending.append(Map(names.table, names.holder, "pages", 0, [*path], self._labels_of(path)))
         if path:
             self._write_row(record, 0, list(path))
         self._lock(state, names.holder, ROOT, locked)
@@ -233,7 +233,7 @@ class Memory:
         labels = [f"{taken_for}{number}" for number in range(index, index + len(pages))]
         self._labels.update(zip(pages, labels, strict=True))
         told: Pages = [*pages]
-        self.told += (Take(holder, "pages", told), Map(table, holder, "pages", index, told, labels))
+        self.pending += (Take(holder, "pages", told), Map(table, holder, "pages", index, told, labels))
         self._write_row(record, index, pages)
         if sides:
             self.take(holder, "window", sides)
@@ -252,20 +252,20 @@ class Memory:
 
     def cut(self, record: int, index: int) -> None:
         """A record's block table ends before page index `index`."""
-        self.told.append(Unmap(self.names[record].table, index))
+        self.pending.append(Unmap(self.names[record].table, index))
 
     def transfer(self, record: int) -> None:
         """A request hands its record to the session slot, or the other way round."""
         holder, table, row = self.names[record]
         name, _, stretch = holder.partition(".")
         self.names[record] = names = Names(f"{name}.{int(stretch) + 1}", table, row)
-        self.told.append(Transfer(holder, names.holder))
+        self.pending.append(Transfer(holder, names.holder))
 
     def take_states(self, state: Books, record: int, req: str, early: tuple[int, ...], new: list[int]) -> None:
         """A record gets its state slots, `early` from its waiting request, and begins from a cached state or none."""
         holder, found = self.names[record].holder, state.store.states.get(state.records[record].locked)
         if early:
-            self.told.append(Transfer(waiting(req), holder, "states", [*early]))
+            self.pending.append(Transfer(waiting(req), holder, "states", [*early]))
         self.take(holder, "states", new)
         reads = [] if found is None else [Use(None, "states", [found], holder=holder)]
         self._queue([Use(None, "states", [*early, *new], holder=holder)], reads)
@@ -276,7 +276,7 @@ class Memory:
         if new is not None:
             self.take(holder, "states", [new])
             self._queue([Use(None, "states", [new], holder=holder)])
-        self.told.append(Publish("states", [slot], [key.hex()]))
+        self.pending.append(Publish("states", [slot], [key.hex()]))
         self.release(holder, "states", [slot])
         for other, found in state.records.items():
             if found.locked == key:
@@ -296,7 +296,7 @@ class Memory:
                 for record, _, _ in parts
             ]
             self._queue(states, states)
-        self.told.append(Begin(launch, FORWARD, reads, writes))
+        self.pending.append(Begin(launch, FORWARD, reads, writes))
 
     def passes(self, parts: list[Computed]) -> list[tuple[list[Use], list[Use]]]:
         """What the operations of a launch read and write through tables: a copy of rows, if it makes one, and it."""
@@ -329,7 +329,7 @@ class Memory:
 
     def complete(self, launch: int, rows: list[int]) -> None:
         """The host has seen a launch complete, and all that was queued before it; withheld `rows` go back."""
-        self.told.append(End(launch))
+        self.pending.append(End(launch))
         self.release(LAUNCHES, "rows", rows)
 
     def publish(
@@ -341,15 +341,15 @@ class Memory:
         if not keys:
             return
         pages = state.tables[record][first : first + len(keys)]
-        self.told += [Unify(self._labels[own], self._labels[page]) for page, own in plan.revived]
+        self.pending += [Unify(self._labels[own], self._labels[page]) for page, own in plan.revived]
         for (key, _), tombstone in zip(plan.exchanged, tombstones, strict=True):
-            self.told.append(Drop("pages", [tombstone], [key.hex()]))
+            self.pending.append(Drop("pages", [tombstone], [key.hex()]))
         taken = dict([*plan.exchanged, *zip(keys[len(plan.shared) :], plan.inserted, strict=True)])
         self._publish("pages", taken, self._labels_of(taken.values()))
         known = {page: key for page, key in zip(plan.shared, keys, strict=False) if taken.get(key) != page}
         self._share(holder, "pages", known)
         if known:
-            self.told.append(Map(table, holder, "pages", first, [*plan.shared], self._labels_of(plan.shared)))
+            self.pending.append(Map(table, holder, "pages", first, [*plan.shared], self._labels_of(plan.shared)))
             self._write_row(record, first, plan.shared)
         revived = dict(plan.revived)
         sides = {
@@ -369,12 +369,12 @@ class Memory:
 
     def _publish(self, pool: str, taken: dict[PrefixKey, int], labels: list[str]) -> None:
         if taken:
-            self.told.append(Publish(pool, [*taken.values()], [key.hex() for key in taken], labels))
+            self.pending.append(Publish(pool, [*taken.values()], [key.hex() for key in taken], labels))
 
     def drop(self, pool: str, keys: dict[PrefixKey, int]) -> None:
         """Pages leave the store."""
         if keys:
-            self.told.append(Drop(pool, [*keys.values()], [key.hex() for key in keys]))
+            self.pending.append(Drop(pool, [*keys.values()], [key.hex() for key in keys]))
 
     def drop_sides(self, pages: Mapping[object, int], sides: Mapping[int, int]) -> None:
         """Pages of the store, by their prefixes, lose their window sides."""
@@ -388,19 +388,19 @@ class Memory:
         self.release_sides(record, sides)
         holder, table, own_row = self.names.pop(record)
         self._flush()
-        self.told += (Unmap(table), Unmap(own_row))
+        self.pending += (Unmap(table), Unmap(own_row))
         self.release(holder, "pages", state.tables[record])
         self._lock(state, holder, locked, ROOT)
         self.release(holder, "states", states)
         if row in state.readers:
-            self.told.append(Share(LAUNCHES, "rows", [row], pin=True))
+            self.pending.append(Share(LAUNCHES, "rows", [row], pin=True))
         self.release(holder, "rows", [row])
-        self.told.append(EndHolder(holder))
+        self.pending.append(EndHolder(holder))
 
     def idle(self, state: Books) -> None:
         """No request has a record."""
         keepers = [ENGINE, LAUNCHES, *map(waiting, state.requests)]
-        self.told.append(Idle(keepers + [self.names[record].holder for record in state.records]))
+        self.pending.append(Idle(keepers + [self.names[record].holder for record in state.records]))
 
 
 def waiting(req: str) -> str:

@@ -95,8 +95,8 @@ def _check_batch(state: State, op: Extend, batch: list[Part]) -> None:
         what = f"the batch has {chunking.continuing} continuing and {chunking.newly_chunked} newly chunked requests"
         raise Refusal(rule, f"{what}, and leaves {chunking.left} in the middle of their prefill")
     state.reached["last chunk beside a first chunk"] += bool(chunking.continuing and chunking.newly_chunked)
-    state.judged["BATCH-1"] += 1
-    state.judged["BATCH-2"] += 1
+    state.checked["BATCH-1"] += 1
+    state.checked["BATCH-2"] += 1
 
 
 def check_room(state: State, pages: int, rows: int, states: int) -> None:
@@ -207,7 +207,7 @@ def decode(state: State, op: Decode, told: Told) -> None:
         # A step that is ahead begins after at least one position of the one before it, and at most after all of them.
         state.prepared[req] = Prepared(committed + (ahead > 0), committed + ahead + op.n, op.n == 1, drafts)
     if overlaps:
-        state.judged["SPEC-2"] += overlaps
+        state.checked["SPEC-2"] += overlaps
     for req, new in pages.items():
         state.take_pages(state.running(req)[1], new, sides.get(req, []))
 
@@ -328,8 +328,8 @@ def complete(state: State, op: Complete, told: Told) -> None:
     told.carried_out("OP-1", "CHUNK-1")
     state.chosen["tokens sampled by the engine"] += tokens_of is not op.tokens and tokens_of != op.tokens
 
-    state.judged["LAUNCH-1"] += 1
-    state.judged["CHUNK-1"] += 1
+    state.checked["LAUNCH-1"] += 1
+    state.checked["CHUNK-1"] += 1
     for tokens, token in sampled:
         tokens.append(token)
     for req in to_verify:
@@ -378,7 +378,7 @@ def verify(state: State, op: Verify, told: Told) -> None:
         raise Refusal("SPEC-1", f"{len(op.tokens)} tokens for {op.accepted} accepted positions")
     told.carried_out("SPEC-1")
 
-    state.judged["SPEC-1"] += 1
+    state.checked["SPEC-1"] += 1
     state.lengths[record] = lengths.verify(state.lengths[record], op.accepted, state.config.page_size)
     state.verified.add(op.req)
     for token in op.tokens:

@@ -106,8 +106,8 @@ class State:
         """Request that waits since a retract -> the row that it had: to bring that again is not lawful (ROW-4)."""
         self.batch_refused = False
         """Whether a prefill batch was refused since the free rows were last told: those that it has kept (ROW-3)."""
-        self.judged = defaultdict[str, int](int)
-        self.unjudged = defaultdict[str, int](int)
+        self.checked = defaultdict[str, int](int)
+        self.unchecked = defaultdict[str, int](int)
         self.unreported = set[tuple[str, str]]()
         """Rules that were not checked for want of a field of an answer, and that field."""
         self.reached = defaultdict[str, int](int)

@@ -38,8 +38,8 @@ def submit(state: State, op: Submit, told: Told) -> None:
             raise Refusal("SESS-1", f"session {op.session} has a turn in flight: {session.turn}")
         if not tokens.extends(session.history):
             raise Refusal("SESS-6", f"the tokens of {op.req} do not begin with the history of session {op.session}")
-        state.judged["SESS-1"] += 1
-        state.judged["SESS-6"] += 1
+        state.checked["SESS-1"] += 1
+        state.checked["SESS-6"] += 1
     told.carried_out(*(("OP-1",) if session is None else ("SESS-1", "SESS-6", "OP-1")))
     if op.session is not None and session is not None:
         state.sessions[op.session] = session._replace(turn=op.req)
@@ -84,7 +84,7 @@ def _lend(state: State, op: MatchPrefix, told: Told, request: Request, record: i
     again = request.record is not None
     told.length("protected_len", "SESS-2" if again else "STORE-2", after.protected)
     told.let_go(freed, "TAIL-1", states_rule="MAMBA-1")
-    state.judged["LEN-3"] += 1
+    state.checked["LEN-3"] += 1
 
     state.cut_table(record, tail.start)
     state.lengths[record] = after

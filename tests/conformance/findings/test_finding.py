@@ -18,15 +18,15 @@ from kvconform.findings.finding import Finding
 from kvconform.findings.text import show_finding, value
 from kvconform.gallery.mutants import BUGS
 from kvconform.implementations import load
-from kvconform.levels.memory.grouping import Judge
+from kvconform.levels.memory.grouping import Grouping
 from kvconform.levels.memory.ledger import keep_ledgers
-from kvconform.levels.memory.rendering import tell_judged
+from kvconform.levels.memory.rendering import findings_of_groups
 from kvconform.levels.requests.minimise import Shortest, effort_for, shortest_of_trace
-from kvconform.levels.requests.recovery import judge_whole
+from kvconform.levels.requests.recovery import check_whole
 from kvconform.levels.requests.rendering import finding_of, place_of
 from kvconform.oracle import Model
 from kvconform.proxy import RuleBroken
-from kvconform.runs.vectors import tell_run
+from kvconform.runs.vectors import finding_of_run
 from kvconform.traces.codec import TraceReader, read_vector
 from kvconform.traces.memory import MemoryReader, open_trace
 from kvconform.vectors.files import memory_vector_files, read_vectors, vector_file
@@ -122,7 +122,7 @@ def found_by_a_vector(bug: str) -> tuple[Finding, Factory]:
         if not needs(vector) & lacks(factory):
             outcome = run_vector(vector, factory)
             if outcome.finding is not None and not isinstance(outcome.finding, ExpectationFailed):
-                return tell_run(vector, outcome, factory), factory
+                return finding_of_run(vector, outcome, factory), factory
     raise AssertionError(bug)
 
 
@@ -150,7 +150,7 @@ def test_the_shown_part_of_a_trace_judged_again_gives_what_is_told(tmp_path: Pat
     other = [json.loads(json.dumps(line).replace('"r"', '"q"')) for line in RECORDED[:2]]
     path = write(tmp_path / "t.jsonl", HEADER, *other, *RECORDED[:5], RECORDED[5] | {"obs": {"freed": []}})
     with TraceReader(path) as trace:
-        (found,) = judge_whole(trace.header.config, trace, Baseline()).found
+        (found,) = check_whole(trace.header.config, trace, Baseline()).found
         config = trace.header.config
     shortest = shortest_of_trace(path, 8, effort_for(path))
     finding = finding_of(found.finding, config, place_of(found.finding, path, found.line), shortest)
@@ -176,7 +176,7 @@ def test_without_a_shorter_trace_the_trace_itself_is_told() -> None:
 
 def test_a_failing_implementation_is_told_with_its_own_line(tmp_path: Path) -> None:
     vector = read_vector(write(tmp_path / "v.jsonl", VECTOR, *LIFE))
-    finding = tell_run(vector, run_vector(vector, Raises), Raises)
+    finding = finding_of_run(vector, run_vector(vector, Raises), Raises)
     assert finding.kind == "failure" and finding.what == "raised KeyError: 'lost r'"
     assert finding.raised[-1].split(" in ")[1] == 'finish: raise KeyError(f"lost {req}")'
     assert finding.last is not None and finding.last.answer is None
@@ -188,7 +188,7 @@ def test_an_expectation_that_fails_is_told_with_the_whole_vector(tmp_path: Path)
     expect = {"op": "expect", "answer": {"freed": 2}}
     vector = read_vector(write(tmp_path / "v.jsonl", VECTOR, *LIFE, expect))
     factory = BUGS["retract-tail-orphaned"].factory
-    finding = tell_run(vector, run_vector(vector, factory), factory)
+    finding = finding_of_run(vector, run_vector(vector, factory), factory)
     assert finding.kind == "expectation" and (finding.expected, finding.observed) == (2, 1)
     assert [moment.line for moment in finding.trace.moments] == [2, 3, 4, 5, 6, 7]
     assert all(moment.answer is not None for moment in finding.trace.moments)
@@ -207,11 +207,11 @@ def test_the_shown_memory_events_judged_again_give_what_is_told(path: Path, tmp_
     trace.write_bytes(lines(kept, *(line for line in rest if line["op"] != "expect")))
     with open_trace(trace) as opened:
         assert isinstance(opened, MemoryReader)
-        judge = Judge(Checker(opened.header.pools), Baseline())
+        grouping = Grouping(Checker(opened.header.pools), Baseline())
         for line, event in opened:
-            judge.step(line, event)
-        keep_ledgers(trace, judge.outcome().groups, Baseline())
-        findings = tell_judged(trace, opened.header.pools, judge.outcome(), judge.identities, 60)
+            grouping.step(line, event)
+        keep_ledgers(trace, grouping.outcome().groups, Baseline())
+        findings = findings_of_groups(trace, opened.header.pools, grouping.outcome(), grouping.identities, 60)
     assert findings
     for finding in findings:
         if not finding.note:
@@ -239,7 +239,7 @@ def test_a_story_holds_the_implementation_to_its_own_answer(tmp_path: Path) -> N
     """The answer that is shown is the one of the trace that is shown, not the one that was met first."""
     noise = [json.loads(json.dumps(line).replace('"r"', '"q"').replace('"launch": 1', '"launch": 9')) for line in LIFE]
     vector = read_vector(write(tmp_path / "v.jsonl", VECTOR, *noise[:5], *LIFE))
-    finding = tell_run(vector, run_vector(vector, KeepsPages), KeepsPages)
+    finding = finding_of_run(vector, run_vector(vector, KeepsPages), KeepsPages)
     assert finding.place.step == 11 and finding.trace.total == 5
     assert finding.expected == [2] and "pages 1..2" in finding.before[0]
     hold_what_is_told_of_each_step(finding)
@@ -257,19 +257,19 @@ def test_a_row_that_names_a_freed_page_is_marked_and_so_is_the_page(monkeypatch:
     monkeypatch.syspath_prepend(ROOT / "conformance/kvconform/templates/adapter")
     engine = load("toy_engine:Adapter")
     vector = read_vector(vector_file("duplicate_publish_p4"))
-    assert marked(tell_run(vector, run_vector(vector, engine), engine)) == {"pages": ["1", "4"], "rows": ["1"]}
+    assert marked(finding_of_run(vector, run_vector(vector, engine), engine)) == {"pages": ["1", "4"], "rows": ["1"]}
 
 
 def test_a_request_whose_length_is_wrong_is_marked_by_its_row() -> None:
     bug = BUGS["protected-from-unaligned-prefix"]
     vector = next(one for one in read_vectors() if isinstance(run_vector(one, bug.factory).finding, RuleBroken))
-    assert "rows" in marked(tell_run(vector, run_vector(vector, bug.factory), bug.factory))
+    assert "rows" in marked(finding_of_run(vector, run_vector(vector, bug.factory), bug.factory))
 
 
 def test_the_ledger_of_a_page_says_who_had_it_and_passed_it_on() -> None:
     bug = BUGS["retract-tail-orphaned"]
     vector = read_vector(vector_file("tail_freed_after_retract_p1"))
-    finding = tell_run(vector, run_vector(vector, bug.factory), bug.factory)
+    finding = finding_of_run(vector, run_vector(vector, bug.factory), bug.factory)
     assert [(one.sign, one.event, one.says) for one in finding.ledger] == [
         ("+", "extend", "page 2 given to request t1"),
         (">", "retract", "page 2 passed from request t1 to the slot of session s"),

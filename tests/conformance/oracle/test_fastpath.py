@@ -119,7 +119,7 @@ def traffic(config: Config, seed: int, ahead: int) -> list[Operation[Any]]:
 def told(state: State) -> dict[str, Any]:
     """A state, to be compared; counters without what they never counted."""
     shown = {name: value for name, value in vars(state).items() if name not in ("store", "requests", "memory")}
-    counters = {name: +Counter(shown[name]) for name in ("judged", "unjudged", "reached", "chosen")}
+    counters = {name: +Counter(shown[name]) for name in ("checked", "unchecked", "reached", "chosen")}
     store = {name: getattr(state.store, name) for name in state.store.__slots__}
     requests = {req: (*request[1:], request.tokens.elements()) for req, request in state.requests.items()}
     return shown | counters | store | {"requests": requests, "memory": plain(state.memory)}
@@ -387,9 +387,9 @@ def test_rows_are_given_beside_a_batch_in_flight_as_after_any_launch() -> None:
     for op in (*first, *batch, *second):
         model.step(op)
     assert model._steady._members
-    before = model.state.judged["RACE-1"]
+    before = model.state.checked["RACE-1"]
     model.step(Extend([("b", 9)], obs=ExtendAnswer({"b": 1}, {"b": [5, 6, 7]})))
-    assert model.state.judged["RACE-1"] == before + 1
+    assert model.state.checked["RACE-1"] == before + 1
 
 
 def decoding(alone: int, together: int) -> list[Event]:

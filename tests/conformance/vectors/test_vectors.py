@@ -184,7 +184,7 @@ def test_who_tells_nothing_conforms_only_where_refusals_are_all_there_is_to_judg
 
 
 @pytest.mark.parametrize(
-    ("engine", "judged", "unjudged"),
+    ("engine", "checked", "unchecked"),
     [
         (OnlyHolders, {"ROW-1"}, {"LEN-1", "ROW-2", "PAGE-1", "PAGE-3"}),
         (OnlyLengths, {"ROW-1", "LEN-1"}, {"ROW-2", "PAGE-1", "PAGE-3"}),
@@ -192,14 +192,14 @@ def test_who_tells_nothing_conforms_only_where_refusals_are_all_there_is_to_judg
         (Manager, {"ROW-1", "LEN-1", "ROW-2", "PAGE-1", "PAGE-3"}, set()),
     ],
 )
-def test_what_a_snapshot_leaves_out_is_not_judged(engine: type[Manager], judged: set[str], unjudged: set[str]) -> None:
+def test_what_a_snapshot_leaves_out_is_unchecked(engine: type[Manager], checked: set[str], unchecked: set[str]) -> None:
     for path in PATHS[::16]:
         assert run_vector(read_vector(path), engine).finding is None
     model = a_request_that_runs()
-    model.state.judged.clear()
+    model.state.checked.clear()
     model.step(Snapshot(obs=shown_by(engine)))
-    assert judged <= model.state.judged.keys()
-    assert model.state.unjudged.keys() & {"ROW-2", "LEN-1", "PAGE-1", "PAGE-3"} == unjudged
+    assert checked <= model.state.checked.keys()
+    assert model.state.unchecked.keys() & {"ROW-2", "LEN-1", "PAGE-1", "PAGE-3"} == unchecked
 
 
 def a_request_that_runs() -> Model:

@@ -36,7 +36,7 @@ def vectors() -> Iterator[tuple[str, bytes]]:
         checker = Checker(POOLS)
         for event in right:
             checker.step(event)
-        judged = {rule for rule, times in checker.judged.items() if times}
+        judged = {rule for rule, times in checker.checked.items() if times}
         yield _written("right", title, sorted(rules_of(POOLS, cast("list[MemoryEvent]", right)) & judged), [*right])
 
 

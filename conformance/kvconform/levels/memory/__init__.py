@@ -1,11 +1,12 @@
-"""The memory level: traces of memory events, told by engines and judged by the law (`kvspec.memory`).
+"""The memory level: traces of memory events, recorded by engines and checked by the memory checker (`kvcheck`).
 
-writer   how an engine tells events
-judge    a trace judged to its end, grouped by cause
-shrink   the shortest part of a trace that shows a group: `slicing` says what it may need, `cutting` what can go
-telling  traces and findings, told; sentences: an event in words
-checking `kvspec check` of one such trace
-vectors  what each rule of the law finds, and what it does not
+checking    `kvspec check` of one such trace
+grouping    the findings of a trace, grouped by rule, place and cause
+ledger      the history of the page of a finding
+minimise    the shortest part of a trace that shows a group; `slicing` selects pages, `reductions` drops events
+rendering   traces and findings for reports
+sentences   an event in words
+vectors     the findings that each rule makes, and those that it must not make
 
-Not here: how such a file is read (`traces/memory.py`), who attaches to an engine (`attach`), and the law itself.
+Not here: reading such a file (`traces/memory.py`), attaching to an engine (`kvattach`), the memory model (`kvspec`).
 """

@@ -1,4 +1,4 @@
-"""Checks a trace of memory events: judged to its end, and told."""
+"""Checks a trace of memory events to its end, and reports its findings."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -16,9 +16,9 @@ from kvconform.findings.baseline import Baseline
 from kvconform.findings.outcome import Case, Report
 from kvconform.findings.text import show_finding
 from kvconform.findings.wording import counted, filled, printable
-from kvconform.levels.memory.grouping import Group, Judge, Judged
+from kvconform.levels.memory.grouping import Group, Grouped, Grouping
 from kvconform.levels.memory.ledger import keep_ledgers
-from kvconform.levels.memory.rendering import pool_told, tell_judged
+from kvconform.levels.memory.rendering import findings_of_groups, pool_to_name
 from kvconform.signals import Interrupted, forgive
 from kvconform.traces.memory import MemoryReader
 from kvspec.rules import MEMORY_RULES
@@ -35,7 +35,7 @@ _NAMED = 4
 
 
 def check(
-    told: Consoles,
+    consoles: Consoles,
     path: Path,
     trace: MemoryReader,
     baseline: Baseline,
@@ -46,18 +46,18 @@ def check(
     first: bool = False,
     met: Met | None = None,
 ) -> None:
-    """Check one trace, print what was found, and add it to a report.
+    """Check one trace, print its findings, and add them to a report.
 
-    With `follow` each kind of finding is printed, and given to `met`, when it is met, too; with `first` the check ends
-    at the first finding.
+    `follow` prints the first finding of each kind at once and passes it to `met`. `first` ends the check at the first
+    finding.
 
     Raises:
         InputError: a line cannot be used, and nothing was found before it.
     """
-    console = told.details
+    console = consoles.details
 
-    def tell(group: Group) -> None:
-        pool = pool_told(group.finding, len(trace.header.pools))
+    def show(group: Group) -> None:
+        pool = pool_to_name(group.finding, len(trace.header.pools))
         where = f" in pool {pool}" if pool else ""
         what = f"{path}:{group.line}: {group.finding.code}{where}: {describe(group.finding)}"
         if met is not None:
@@ -65,24 +65,24 @@ def check(
         console.print(Text(printable(what)), soft_wrap=True)
 
     checker = Checker(trace.header.pools)
-    judging = Judge(checker, baseline, tell if follow else None)
+    grouping = Grouping(checker, baseline, show if follow else None)
     problem: InputError | None = None
     try:
-        _read(trace, judging, progress, first=first)
+        _read(trace, grouping, progress, first=first)
     except InputError as error:
         problem = error
     except Interrupted:
         if follow:
             forgive()  # nothing else ends it
-    outcome = judging.outcome()
+    outcome = grouping.outcome()
     outcome = outcome._replace(groups=keep_ledgers(path, outcome.groups, baseline))
     if problem is not None:
         if not outcome.groups:
             raise problem
         complain(str(problem))
 
-    _show_judged(console, path, outcome, checker.state)
-    findings = tell_judged(path, trace.header.pools, outcome, judging.identities, SECONDS, told.described)
+    _show_counts(console, path, outcome, checker.state)
+    findings = findings_of_groups(path, trace.header.pools, outcome, grouping.identities, SECONDS, consoles.described)
     for number, finding in enumerate(findings, start=1):
         show_finding(console, finding, number)
         report.findings.append(finding)
@@ -91,41 +91,41 @@ def check(
     broken, events = bool(outcome.groups), outcome.events.total()
     reason = "" if problem is None else str(problem)
     report.cases.append(Case(path.name, "fails" if broken else "conforms", str(path), "memory", events, reason))
-    report.judged = dict(Counter(report.judged) + outcome.judged)
-    report.unjudged = dict(sum(outcome.unjudged.values(), Counter(report.unjudged)))
+    report.checked = dict(Counter(report.checked) + outcome.checked)
+    report.unchecked = dict(sum(outcome.unchecked.values(), Counter(report.unchecked)))
     verdict = "does not conform" if broken else "conforms"
-    told.verdict.print(Text(printable(f"{path}: {verdict}, {counted(events, 'event')} checked.")), soft_wrap=True)
+    consoles.verdict.print(Text(printable(f"{path}: {verdict}, {counted(events, 'event')} checked.")), soft_wrap=True)
 
 
-def _show_judged(console: Console, path: Path, judged: Judged, state: State) -> None:
-    """What was judged, and what was not; and who is there at the end, where no `idle` judges it."""
-    kinds = ", ".join(f"{kind} ({count:,})" for kind, count in judged.events.most_common())
-    told = f"{path}: {counted(judged.events.total(), 'event')}: {kinds or 'none'}."
-    console.print(Text(filled(printable(told), console.width, "", "  ")), soft_wrap=True)
-    counts = ", ".join(f"{rule} ({judged.judged[rule]:,})" for rule in MEMORY_RULES if judged.judged[rule])
-    never = ", ".join(rule for rule in MEMORY_RULES if not judged.judged[rule])
+def _show_counts(console: Console, path: Path, outcome: Grouped, state: State) -> None:
+    """Print which rules were checked and which were not, and the holders at the end if no `idle` event checks them."""
+    kinds = ", ".join(f"{kind} ({count:,})" for kind, count in outcome.events.most_common())
+    text = f"{path}: {counted(outcome.events.total(), 'event')}: {kinds or 'none'}."
+    console.print(Text(filled(printable(text), console.width, "", "  ")), soft_wrap=True)
+    counts = ", ".join(f"{rule} ({outcome.checked[rule]:,})" for rule in MEMORY_RULES if outcome.checked[rule])
+    never = ", ".join(rule for rule in MEMORY_RULES if not outcome.checked[rule])
     line = f"Checked: {counts or 'nothing'}. No event to check: {never or 'none'}."
     console.print(Text(filled(line, console.width, "", "  ")), soft_wrap=True)
-    if judged.unjudged:
-        silent = [(rule, pool, count) for pool, counts in judged.unjudged.items() for rule, count in counts.items()]
+    if outcome.unchecked:
+        silent = [(rule, pool, count) for pool, counts in outcome.unchecked.items() for rule, count in counts.items()]
         several = len(state.pools) > 1
         each = [f"{rule}{f' in {pool}' * several}, {counted(count, 'time')}" for rule, pool, count in sorted(silent)]
         line = f"Not reported, so not checked: labels ({'; '.join(each)})."
         console.print(Text(filled(printable(line), console.width, "", "  ")), soft_wrap=True)
     holders = [holder for holder, pages in state.holdings.items() if any(pages.values())]
-    if holders and not judged.events["idle"]:
+    if holders and not outcome.events["idle"]:
         more = [f"{len(holders) - _NAMED:,} more"] if len(holders) > _NAMED else []
         line = f"Still with pages at the end, which no idle event checks: {', '.join([*holders[:_NAMED], *more])}."
         console.print(Text(filled(line, console.width, "", "  ")), soft_wrap=True)
-    if judged.groups:
+    if outcome.groups:
         console.print()
 
 
-def _read(trace: MemoryReader, judging: Judge, progress: Callable[[int], object], *, first: bool) -> None:
+def _read(trace: MemoryReader, grouping: Grouping, progress: Callable[[int], object], *, first: bool) -> None:
     for number, (line, event) in enumerate(trace, start=1):
         try:
-            judging.step(line, event)
-            if first and judging.has_found:
+            grouping.step(line, event)
+            if first and grouping.has_found:
                 return
         except Malformed as error:
             raise InputError(trace.lines.path, line, str(error)) from error

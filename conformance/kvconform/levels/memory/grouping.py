@@ -1,4 +1,4 @@
-"""Judges memory events by the law, to their end: what is found is grouped by rule, place and first cause."""
+"""Checks memory events to their end, and groups the findings by rule, place and first cause."""
 
 from collections import Counter, deque
 from collections.abc import Callable
@@ -11,18 +11,18 @@ from kvconform.findings.finding import Reference
 from kvspec.memory.events import MemoryEvent
 
 GROUPS = 1000
-"""Kinds of findings that are kept apart; of more than these only the number is told."""
+"""Kinds of findings that are kept; further kinds are only counted."""
 
 SUBJECTS = 1000
-"""Findings of a group that are kept, so that leaks can be told apart by where their pages were taken.
+"""Findings of a group that are kept, because leaks differ by the place where their pages were taken.
 
-`REMEMBERED` where a baseline asks for that."""
+`REMEMBERED` with a baseline that names such places."""
 
 REMEMBERED = 100_000
-"""Findings that later ones can be told to follow from, and whose words are known; the oldest are forgotten first."""
+"""Findings that can be the cause of later ones; the oldest are forgotten first."""
 
 KINDS = {kind: str(kind.__struct_config__.tag) for kind in get_args(MemoryEvent)}
-"""What each kind of event is called in a trace."""
+"""The name of each kind of event in a trace."""
 
 
 class Group:
@@ -41,9 +41,9 @@ class Group:
         self.ledger: list[Reference] = []
         """Of the first finding; see `ledger`."""
         self.required: set[int] = set()
-        """Lines of what its holder did to its page: no part of the trace leaves them out."""
+        """Lines of the events by which its holder got and released its page: every part of the trace keeps them."""
         self.sequences: Counter[str] = Counter()
-        """Of leaks: how the page was taken and given back -> how often."""
+        """For leaks: sequence of events that took and released the page -> how often."""
 
     def line_of(self, event: int) -> int:
         """The line of an event, one of those of the trace."""
@@ -58,8 +58,8 @@ class Group:
             self.finding = self.findings[0]
 
 
-class Judged(NamedTuple):
-    """How a trace came out."""
+class Grouped(NamedTuple):
+    """The outcome of a trace."""
 
     events: Counter[str]
     """By kind."""
@@ -67,14 +67,14 @@ class Judged(NamedTuple):
     """In the order in which they were first met; known findings are not among them."""
     beyond: int
     """Findings of still other kinds, more than `GROUPS`."""
-    judged: Counter[str]
-    """How often each rule was judged."""
-    unjudged: dict[str, Counter[str]]
-    """Pool -> how often a rule was told too little of it to judge by."""
+    checked: Counter[str]
+    """How often each rule was checked."""
+    unchecked: dict[str, Counter[str]]
+    """Pool -> how often a rule could not be checked there, because events left labels out."""
 
 
-class Judge:
-    """The law, and what it has found so far."""
+class Grouping:
+    """Runs the memory checker on a trace and groups its findings."""
 
     def __init__(self, checker: Checker, baseline: Baseline, found: Callable[[Group], object] | None = None) -> None:
         """Findings in `baseline` are counted there; `found` is given the first finding of each other kind."""
@@ -92,7 +92,7 @@ class Judge:
         """Of the first `REMEMBERED` findings, known ones too."""
 
     def step(self, line: int, event: MemoryEvent) -> list[Finding]:
-        """Judge one event, which stands on `line`; what it breaks.
+        """Check the event on `line`; its findings.
 
         Raises:
             Malformed: no engine can mean this.
@@ -131,7 +131,7 @@ class Judge:
                 self._found(group)
         event = finding.event, finding.about
         if event not in self._at:
-            # What follows from a consequence follows from its cause.
+            # A finding that follows from a consequence follows from its cause.
             self._at[event] = group.cause or group
             self._order.append(event)
             if len(self._order) > REMEMBERED:
@@ -139,11 +139,11 @@ class Judge:
 
     @property
     def has_found(self) -> bool:
-        """Whether anything was found that is not known."""
+        """Whether there is a finding outside the baseline."""
         return bool(self._groups)
 
-    def outcome(self) -> Judged:
-        """What there is to tell so far."""
-        return Judged(
-            self._events, list(self._groups.values()), self._beyond, self._checker.judged, self._checker.unjudged
+    def outcome(self) -> Grouped:
+        """The outcome so far."""
+        return Grouped(
+            self._events, list(self._groups.values()), self._beyond, self._checker.checked, self._checker.unchecked
         )

@@ -30,10 +30,10 @@ _Key = tuple[str, Page]
 
 
 class _History:
-    """What became of one page since it was last free, and in the time before that."""
+    """The events of one page since it was last free, and in the residency before."""
 
     def __init__(self, holders: Iterable[str | None]) -> None:
-        """`holders` are those that findings are about: nothing of theirs is forgotten."""
+        """`holders` are those of findings: all of their events are kept."""
         self._about = {*holders}
         self.before: list[Reference] = []
         self.now: list[Reference] = []
@@ -99,7 +99,7 @@ class _History:
 
 
 class _Race:
-    """What the host and the streams waited for between two operations."""
+    """The waits of the host and the streams between two operations."""
 
     def __init__(self, finding: Finding) -> None:
         self._finding = finding

@@ -1,10 +1,13 @@
 """The shortest part of a trace that still shows a finding.
 
-A part shows it if its last event makes a finding of the same code, place and details, and nothing is found in it that
-was not found in the whole: events that are missing must not make findings of their own. The ledger of the finding's
-holder is in it. Nor may they be what took
-something back: what stands of the page before the last event was brought about by the same events as in the whole.
-If nobody had the page there, nobody has had it since the same event.
+A part shows it under these conditions:
+
+- Its last event makes a finding of the same code, place and details.
+- It makes no finding that the whole trace does not make: a missing event must not cause one.
+- It keeps the ledger of the finding's holder.
+- Before its last event the references, names and operations in flight of the page come from the same events as in the
+  whole trace. So no event is missing that ended one of them.
+- If the page had no holder before the last event, the same event released it last.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -48,10 +51,10 @@ from kvspec.memory.events import (
 )
 
 LONGEST = 20_000
-"""Events that are tried at most, because each attempt judges all of them again."""
+"""Events that are tried at most, because each attempt checks all of them again."""
 
 LEAST = 300_000
-"""Events that are judged for the smallest file, before a search ends."""
+"""Events that a search may check for the smallest file."""
 MACHINE = 10
 """So many times slower than usual a machine may be before time ends the search, and no longer its effort."""
 PAIRED = 40
@@ -98,12 +101,13 @@ def _cost(steps: Sequence[Step]) -> int:
 
 
 def _units(event: MemoryEvent) -> int:
-    """What judging an event costs, compared with the simplest."""
+    """The cost of checking an event, in units of the cheapest."""
     if isinstance(event, Begin):
         uses = [*uses_in(event)]
         return 1 + (sum(_numbers(use.pages) + len(use.labels or ()) // 2 for use in uses) + 4 * len(uses)) // 8
     if isinstance(event, Count):
-        return 1 + sum(_numbers(told) for told in (event.free, event.cached, event.held) if isinstance(told, list)) // 2
+        lists = (event.free, event.cached, event.held)
+        return 1 + sum(_numbers(pages) for pages in lists if isinstance(pages, list)) // 2
     pages = getattr(event, "pages", None)
     return 1 + _numbers(pages) // 4 if isinstance(pages, list) else 1
 
@@ -166,7 +170,7 @@ def cut(pools: dict[str, Pool], steps: list[Step], group: Group, identities: Ide
     try:
         if not (search.begins(steps) or search.shows(steps)):
             return None
-        # What changes nothing goes first, then what seldom matters.
+        # Events that change nothing go first, then those that seldom matter.
         for kinds in (LOOKS, EndHolder | Reserve | Unify, Wait | Send | Receive):
             search.shows([step for step in search.best[:-1] if not isinstance(step.event, kinds)] + search.best[-1:])
         keyed = {name for name, pool in pools.items() if pool.keyed}
@@ -215,8 +219,8 @@ class _Search:
                 continue
             slice_ = {line: Step(line, event) for line, event in numbered}
             part = [step for _, step in sorted((self._required | slice_).items())]
-            # What the last event does with other pages would be found to lack what has been left out; if it is about
-            # them, all of it is needed.
+            # Other pages of the last event would lack the events that are left out, so it is cut first. If the finding
+            # is about those pages, the whole event is needed.
             if self.shows(part) or self.shows([*part[:-1], whole[-1]]):
                 return True
         return False
@@ -231,13 +235,13 @@ class _Search:
             raise TimeoutError
         self._effort.spend(_cost(steps))
         kept = self._has_ledger(steps) and self._standing(steps) <= self._stands
-        if not (kept and self._is_released(steps) and self._judged(steps)):
+        if not (kept and self._is_released(steps) and self._finds_the_same(steps)):
             return False
         self.best = list(steps)
         return True
 
     def _has_ledger(self, steps: Sequence[Step]) -> bool:
-        """Whether all that the finding's holder did to its page is there."""
+        """Whether all events by which the finding's holder got and released its page are there."""
         if not self._required:
             return True
         page = self._finding.pool or "", self._finding.page
@@ -248,13 +252,13 @@ class _Search:
         return standing(steps[:-1], self._finding.pool, self._finding.page)
 
     def _is_released(self, steps: Sequence[Step]) -> bool:
-        """Whether nobody has had the page since the same event; what a leak's holder let go of may be left out."""
+        """Whether the same event released the page last; for a leak its holder's releases may be left out."""
         if self.last_release is None or self._finding.rule == "MEM-LEAK":
             return True
         last = last_release(steps[:-1], self._finding)
         return last is not None and last[0] == self.last_release[0]
 
-    def _judged(self, steps: Sequence[Step]) -> bool:
+    def _finds_the_same(self, steps: Sequence[Step]) -> bool:
         checker = Checker(self._pools)
         found: Identities = set()
         try:
@@ -289,7 +293,7 @@ def _narrow(search: _Search) -> None:
 
 
 def _kept(steps: Sequence[Step], about: Callable[[MemoryEvent], MemoryEvent | None]) -> list[Step]:
-    """What is left of events, the last one as it is."""
+    """The reduced events, with the last one as it is."""
     kept = ((step.line, about(step.event)) for step in steps[:-1])
     return [*(Step(line, event) for line, event in kept if event is not None), *steps[-1:]]
 
@@ -302,7 +306,7 @@ def _read(path: Path, total: int) -> Iterator[Step]:
 
 
 class _Near:
-    """What is near a finding in a long trace."""
+    """The events of a long trace that are about a finding's page and holder, and those that they need."""
 
     def __init__(self, group: Group, pools: dict[str, Pool]) -> None:
         """At first its page and its holder."""

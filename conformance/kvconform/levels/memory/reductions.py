@@ -1,7 +1,7 @@
 """Parts of a trace that may be traces themselves: of some holders or operations, with less of an event.
 
-What an operation that is left out would have ended, waited for or delivered is left out too, and a page that nobody
-in the part was given gets no name there.
+With an operation its end, the waits for it and its deliveries are left out, too. A page that no holder in the part got
+gets no name there.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -19,10 +19,10 @@ Moves = e.Take | e.Share | e.Release | e.Transfer | e.Publish | e.Drop
 
 
 class About:
-    """What is left of events, one by one, if all holders but some had never been."""
+    """Reduces events one by one to those of some holders."""
 
     def __init__(self, holders: Collection[str], keyed: Collection[str]) -> None:
-        """Keep `holders`; pages of pools in `keyed` belong to nobody and stay."""
+        """Keep `holders`, and all pages of the pools in `keyed`, which need no holder."""
         self._holders, self._keyed = holders, keyed
         self._tables: set[str] = set()
         self._given: set[tuple[str, Page]] = set()
@@ -87,7 +87,7 @@ class About:
 
 
 class Operations:
-    """What is left of events, one by one, if all operations but some had never been."""
+    """Reduces events one by one to those of some operations."""
 
     def __init__(self, kept: Iterable[OpId]) -> None:
         """Keep these."""
@@ -106,10 +106,10 @@ def operations_in(steps: Iterable[tuple[int, MemoryEvent]]) -> list[OpId]:
 
 
 def standing(steps: Iterable[tuple[int, MemoryEvent]], pool: str | None, page: Page | None) -> set[tuple[object, int]]:
-    """What stands after events: the names and the references of one page, and the operations in flight.
+    """The names and references of one page and the operations in flight after events, each with the line of its event.
 
-    Each comes with the line of the event that brought it about. A part that stands on other lines than the whole has
-    lost an event that took something back, and tells what never was.
+    If a part of a trace has other lines here than the whole, the part lacks an event that ended one of them, and so
+    shows a state that never was.
     """
     names: dict[object, int] = {}
     flying: dict[object, int] = {}
@@ -140,7 +140,7 @@ def _refer(
     pool: str | None,
     page: Page | None,
 ) -> None:
-    """Who refers to a page after an event, each reference with the line of the event that brought it about."""
+    """Update the references to a page, each kept as the line of the event that made it."""
     everything = isinstance(event, e.Transfer) and event.pages is None
     if not everything and _at(event, pool, page) is None:
         return
@@ -157,9 +157,9 @@ def _refer(
 
 
 def last_release(steps: Iterable[tuple[int, MemoryEvent]], finding: Finding) -> tuple[int, MemoryEvent] | None:
-    """The event after which nobody had the page of a finding on owners; of a leak what its holder let go of last.
+    """The event that released the page of a finding on owners last; for a leak the last release by its holder.
 
-    `steps` are those before the finding. `None`: there is none, or somebody has the page.
+    `steps` are those before the finding. `None`: there is no such event, or the page has a holder.
     """
     last: tuple[int, MemoryEvent] | None = None
     references: dict[str, list[int]] = {}
@@ -188,7 +188,7 @@ def _at(event: Moves, pool: str | None, page: Page | None) -> int | None:
 
 
 def holders_in(event: MemoryEvent) -> list[str]:
-    """The holders that an event names; for a use of a table nobody."""
+    """The holders that an event names; a use of a table names none."""
     match event:
         case e.Transfer():
             return [event.old, event.new]

@@ -1,4 +1,4 @@
-"""Memory-level traces and findings, told: what is needed of the law's state is asked here."""
+"""Renders memory-level traces and findings; only this module reads the state of the memory checker."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +16,7 @@ from kvconform.console import Described
 from kvconform.errors import short
 from kvconform.findings.finding import Cell, Finding, Moment, Place, Rule, Trace, by_number, spans
 from kvconform.findings.wording import counted, origin
-from kvconform.levels.memory.grouping import Group, Judged
+from kvconform.levels.memory.grouping import Group, Grouped
 from kvconform.levels.memory.ledger import sequences_in_words
 from kvconform.levels.memory.minimise import Cut, Identities, Step, shortest_cuts
 from kvconform.levels.memory.reductions import holders_in, last_release, pages_in, singly
@@ -28,10 +28,10 @@ from kvspec.memory import Pool
 from kvspec.memory.events import Begin, End, MemoryEvent, Page, Unmap, Use
 from kvspec.rules import MEMORY_RULES
 
-TOLD = 20
-"""Causes that are told whole at most, each with its shortest part of the trace; of others one line."""
+DESCRIBED = 20
+"""Causes that are described in full, each with the shortest part of the trace that shows it; others get a line."""
 SAID = 8
-"""Findings of one event that are told beside it; of further ones the number."""
+"""Findings of one event that are listed beside it; further ones are counted."""
 _HELD = 12
 """Pages of a pool that are listed as those of a holder."""
 
@@ -44,7 +44,7 @@ class _Seen(NamedTuple):
     cells: dict[str, dict[str, Cell]]
 
 
-class Teller:
+class Renderer:
     """Goes along with a trace, and keeps the moments that are wanted."""
 
     def __init__(self, pools: dict[str, Pool], chosen: Chosen = lambda *_: True, holder: str | None = None) -> None:
@@ -57,7 +57,7 @@ class Teller:
         self._events = 0
 
     def step(self, line: int, event: MemoryEvent) -> list[Broken]:
-        """One event, which stands on `line`; what it breaks.
+        """Check the event on `line`; its findings.
 
         Raises:
             Malformed: no engine can mean this.
@@ -83,7 +83,7 @@ class Teller:
         return part_of(event, self._holder, {name: one.holder for name, one in self.checker.state.tables.items()})
 
     def trace(self) -> Trace:
-        """What was told so far."""
+        """The trace so far."""
         return drawn("memory", builtins(self.pools), memory_in_words(self.pools), self._events, list(self._seen))
 
 
@@ -105,8 +105,8 @@ def _cells(
     pool = state.pools[name]
     numbers = {*pool.apart, *pool.alike, *(page for other, page in wrong if other == name and page is not None)}
     # Of pages that are only named, no more than can be drawn.
-    told = (page for other, page in named if other == name)
-    numbers |= set(nsmallest(DRAWN, told, key=lambda page: by_number(str(page))))
+    pages = (page for other, page in named if other == name)
+    numbers |= set(nsmallest(DRAWN, pages, key=lambda page: by_number(str(page))))
     cells = {}
     for page in numbers:
         marks = (name, page) in named, (name, page) in wrong
@@ -123,7 +123,7 @@ def _cell(page: PageState, named: bool, wrong: bool, uses: str) -> Cell:
 
 
 def _uses(state: State, pool: PoolState, number: Page) -> list[str]:
-    """What operations that their host has not seen complete do with a page."""
+    """The uses of a page by operations that their host has not seen complete, in words."""
     page, words = pool.seen(number), set[tuple[bool, str]]()
     clocks = state.clocks
     for flight in clocks.flying:
@@ -176,28 +176,28 @@ def concerned(event: MemoryEvent, state: State) -> Iterator[str]:
         yield from holders_of(flight.event, state)
 
 
-def tell_judged(
+def findings_of_groups(
     path: Path,
     pools: dict[str, Pool],
-    judged: Judged,
+    outcome: Grouped,
     identities: Identities,
     seconds: float,
     described: Described = "causes",
 ) -> list[Finding]:
-    """Each group of findings: causes by the shortest part of the trace that shows them, of the others what they are.
+    """A finding for each group: a cause with the shortest part of the trace that shows it, a consequence without.
 
-    With `described` "all" the others are told like causes; with "none" all are only named. `seconds` are spent on each
-    at most. A trace that cannot be read a second time shows nothing but the finding.
+    `described="all"` treats consequences like causes; `"none"` searches for no part. The search takes `seconds` for
+    each at most. A trace that cannot be read a second time has no such part.
     """
-    told = judged.groups if described == "all" else [group for group in judged.groups if group.cause is None][:TOLD]
-    told = [] if described == "none" else told
-    cuts: list[Cut | None] = [None] * len(told)
-    if told and path.is_file():
-        cuts = shortest_cuts(path, told, identities, seconds)
-    cut_of = {id(group): cut for group, cut in zip(told, cuts, strict=True)}
-    numbers = {id(group): number for number, group in enumerate(judged.groups, start=1)}
+    causes = [group for group in outcome.groups if group.cause is None][:DESCRIBED]
+    chosen = [] if described == "none" else outcome.groups if described == "all" else causes
+    cuts: list[Cut | None] = [None] * len(chosen)
+    if chosen and path.is_file():
+        cuts = shortest_cuts(path, chosen, identities, seconds)
+    cut_of = {id(group): cut for group, cut in zip(chosen, cuts, strict=True)}
+    numbers = {id(group): number for number, group in enumerate(outcome.groups, start=1)}
     findings = []
-    for group in judged.groups:
+    for group in outcome.groups:
         follows = "" if group.cause is None else f"It may follow from {numbers[id(group.cause)]}."
         if not follows and group.finding.cause not in (None, group.finding.event):
             follows = f"It may follow from what was found on line {group.line_of(group.finding.cause)} and is accepted."
@@ -210,7 +210,7 @@ def tell_judged(
 
 
 def finding_of(path: Path, pools: dict[str, Pool], group: Group, cut: Cut | None, follows: str = "") -> Finding:
-    """A finding by the shortest part that shows it; where there is none, by what was before it in the trace."""
+    """A finding by the shortest part that shows it; where there is none, by the events before it."""
     if cut is not None:
         size = f"{len(cut.steps):,} of {cut.total:,} events"
         note = f"The shortest part that shows it ({size})."
@@ -223,13 +223,13 @@ def finding_of(path: Path, pools: dict[str, Pool], group: Group, cut: Cut | None
         note = f"{why} found that shows it by itself. What was before it:"
         steps, total = _read(path, group.finding.event), group.finding.event
         release = last_release(_read(path, total - 1), group.finding)
-    teller = Teller(pools, lambda number, *_: number > total - KEPT)
+    renderer = Renderer(pools, lambda number, *_: number > total - KEPT)
     before: list[str] = []
     for number, step in enumerate(steps, start=1):
         if number == total:
-            before = list(_before(teller.checker.state, group.finding, step.event))
-        teller.step(step.line, step.event)
-    return _finding(path, group, teller.trace(), note, follows, before, release)
+            before = list(_before(renderer.checker.state, group.finding, step.event))
+        renderer.step(step.line, step.event)
+    return _finding(path, group, renderer.trace(), note, follows, before, release)
 
 
 def _read(path: Path, total: int) -> Iterator[Step]:
@@ -263,12 +263,12 @@ def _finding(
         sequences=sequences_in_words(group),
         count=group.count,
         follows=follows,
-        pool=pool_told(found, len(trace.sizes)),
+        pool=pool_to_name(found, len(trace.sizes)),
     )
 
 
 def _other(group: Group, trace: Trace) -> Iterator[str]:
-    """Which other operation has to do with a finding, and where it stands."""
+    """The other operation of a finding, and its line."""
     found = group.finding
     if found.other is not None:
         id, event = found.other
@@ -283,7 +283,7 @@ def _other(group: Group, trace: Trace) -> Iterator[str]:
 
 
 def _released(group: Group, release: tuple[int, MemoryEvent] | None) -> Iterator[str]:
-    """Where the ledger does not say it: since when the page is free; of a leak the last release of its holder."""
+    """The last release of the page, for a leak that by its holder, if the ledger does not list it."""
     if release is not None and release[0] not in {entry.line for entry in group.ledger}:
         line, event = release
         found, where = group.finding, f"line {line}"
@@ -292,13 +292,13 @@ def _released(group: Group, release: tuple[int, MemoryEvent] | None) -> Iterator
         yield f"{lead} {where}: {sentence(event)}"
 
 
-def pool_told(found: Broken, pools: int) -> str:
-    """The pool that a finding is about, if that has to be said: its words name pages by their numbers alone."""
+def pool_to_name(found: Broken, pools: int) -> str:
+    """The pool of a finding, if the trace has several: its words name pages by their numbers alone."""
     return found.pool or "" if pools > 1 else ""
 
 
 def _before(state: State, found: Broken, event: MemoryEvent) -> Iterator[str]:
-    """Who had the page that a finding is about, and what the holders had that the event names."""
+    """The holders of the finding's page, and the pages of the holders that the event names."""
     if found.pool is not None and found.page is not None:
         page = state.pools[found.pool].seen(found.page)
         facts = [f"held by {', '.join(map(_times, page.holders, page.holders.values()))}"] if page.holders else []
@@ -315,14 +315,14 @@ def _times(holder: str, references: int) -> str:
 
 
 def holdings(state: State) -> Iterator[str]:
-    """What each holder has."""
+    """Each holder with its pages."""
     yield from (f"{name}: {_holding(state, name)}" for name in state.holdings)
 
 
 def _holding(state: State, holder: str) -> str:
     held = state.holdings.get(holder, {})
-    told = (f"page{'s'[: len(pages) != 1]} {_listed([*pages])} of {pool}" for pool, pages in held.items() if pages)
-    return "; ".join(told) or "no page"
+    parts = (f"page{'s'[: len(pages) != 1]} {_listed([*pages])} of {pool}" for pool, pages in held.items() if pages)
+    return "; ".join(parts) or "no page"
 
 
 def _listed(pages: list[Page]) -> str:

@@ -11,14 +11,14 @@ from kvspec.memory import events as e
 from kvspec.memory.events import MemoryEvent, Pages, Use
 
 _FEW = 8
-"""Names that are told of a list."""
+"""Names that are listed; further ones are counted."""
 
 
 def sentence(event: MemoryEvent) -> str:
     """One event in words."""
     place = "" if event.at is None else f" ({event.at})"
     host = "" if event.host is None else f"{event.host}: "
-    return f"{host}{_told(event)}{place}."
+    return f"{host}{_clause(event)}{place}."
 
 
 def part_of(event: MemoryEvent, holder: str, tables: Mapping[str, str]) -> str:
@@ -38,11 +38,11 @@ def part_of(event: MemoryEvent, holder: str, tables: Mapping[str, str]) -> str:
         "writes": [use for use in event.writes if whose(use) == holder],
         "copies": [pair for pair in event.copies if whose(pair[1]) == holder],
     }
-    told = sentence(structs.replace(event, **own)).removesuffix(".")
-    return f"{told} (and {counted(len(others), 'other')})."
+    text = sentence(structs.replace(event, **own)).removesuffix(".")
+    return f"{text} (and {counted(len(others), 'other')})."
 
 
-def _told(event: MemoryEvent) -> str:
+def _clause(event: MemoryEvent) -> str:
     match event:
         case e.Take():
             return f"{event.holder} takes {pages_of(event.pages, event.pool)}"
@@ -113,12 +113,12 @@ def _operation(event: e.Begin | e.Wait | e.End | e.Send | e.Receive | e.Deliver)
 
 def _counts(event: e.Count) -> list[str]:
     figures = (("free", event.free), ("cached", event.cached), ("held", event.held))
-    told = [
+    words = [
         f"{name} {figure if isinstance(figure, int) else _numbers(figure)}"
         for name, figure in figures
         if figure is not None
     ]
-    return told + ([f"references of {counted(len(event.references), 'page')}"] if event.references else [])
+    return words + ([f"references of {counted(len(event.references), 'page')}"] if event.references else [])
 
 
 def _does(event: e.Begin) -> list[str]:
@@ -140,7 +140,7 @@ def use_of(use: Use) -> str:
 
 
 def _range(what: str, use: Use) -> str:
-    """What a use touches, the last one included, as pages are told."""
+    """The positions of a use, the last one included, as page numbers are written."""
     if use.stop == use.start + 1:
         return f"{what} {use.start}"
     return f"{what}s {use.start}" + (f"..{use.stop - 1}" if use.stop else " on")

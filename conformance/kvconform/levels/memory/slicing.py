@@ -1,6 +1,6 @@
-"""What of a trace a finding may need: the pages that it is about, and through copies those whose content they got.
+"""The pages that a finding may need: its own, and through copies the pages whose content they got.
 
-A page has many lives: one begins each time that it is handed out, and what was before it is seldom needed.
+A page has many lives. One begins each time that the page is allocated; the lives before are seldom needed.
 """
 
 from collections import Counter
@@ -57,7 +57,7 @@ class Lives:
                 mapped[event.index : event.index + len(new)] = new
             case e.Unmap() if event.table in self._tables:
                 mapped = self._tables[event.table][1]
-                if not 0 < event.stop < len(mapped):  # else the table has a hole: what stood there is what is missed
+                if not 0 < event.stop < len(mapped):  # else the table has a hole, and its pages are missed
                     del mapped[event.index :]
 
     def _transfer(self, event: e.Transfer) -> None:
@@ -160,10 +160,10 @@ def _sources(lives: set[Life], copied: Sequence[tuple[list[Range], list[Range]]]
 
 
 def _only(steps: Sequence[Numbered], lives: Collection[Life], pools: Mapping[str, Pool]) -> list[Numbered]:
-    """What is left of events, if only these lives of pages had ever been; and the tables through which they are used.
+    """Reduce events to some lives of pages, and to the tables through which these are used.
 
-    What looks at pages goes, for it would find others missing; else what is not about pages stays, unless it is about
-    operations or holders that are not there.
+    Events that check the state (`LOOKS`) go, because they would find other pages missing. Events that are not about
+    pages stay, unless their operation or holder is gone.
     """
     last = steps[-1][0]
     about = _About(lives, pools)
@@ -180,7 +180,7 @@ def _only(steps: Sequence[Numbered], lives: Collection[Life], pools: Mapping[str
 
 
 class _About:
-    """What is left of events, one by one."""
+    """Reduces events one by one to some lives of pages."""
 
     def __init__(self, lives: Collection[Life], pools: Mapping[str, Pool]) -> None:
         self._kept = lives
@@ -229,7 +229,7 @@ class _About:
                 copies.append((source, target))
             elif written and read:
                 copies += self._copy(source, target)
-            else:  # its other end is a page that is not there: it is read here, or something untold is written
+            else:  # its other end is a page that is left out: a read remains, or a write of unknown content
                 reads += read
                 writes += written
         if not (reads or writes or copies):

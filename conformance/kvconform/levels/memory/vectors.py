@@ -1,4 +1,4 @@
-"""Replays vectors of the memory level: the law finds what a vector expects, where it expects it, and nothing else."""
+"""Replays vectors of the memory level: the memory checker makes the findings that a vector expects, and no others."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from kvconform.errors import InputError
 from kvconform.findings.finding import Finding, Place
 from kvconform.findings.outcome import Case, Verdict
 from kvconform.findings.wording import printable
-from kvconform.levels.memory.rendering import Teller
+from kvconform.levels.memory.rendering import Renderer
 from kvconform.traces.memory import MemoryStep, MemoryVector
 from kvconform.vectors.files import own_name
 from kvspec.rules import MEMORY_RULES
@@ -25,17 +25,17 @@ class Result(NamedTuple):
     """How a vector came out."""
 
     events: int
-    """Events that were judged."""
+    """Events that were checked."""
     found: frozenset[str]
     """The rules that were found to be broken, as expected or not."""
     mismatch: str | None
-    """What is not as the vector expects: at the last event that was judged."""
-    judged: dict[str, int]
-    """How often each rule was judged."""
+    """The difference from the vector's expectation, at the last event that was checked."""
+    checked: dict[str, int]
+    """How often each rule was checked."""
 
 
 def run_memory_vector(vector: MemoryVector) -> Result:
-    """Judge the events of a vector, up to the first one that does not make the findings that are expected of it.
+    """Check the events of a vector, up to the first one whose findings are not the expected ones.
 
     Raises:
         InputError: an event is one that no engine can mean.
@@ -50,8 +50,8 @@ def run_memory_vector(vector: MemoryVector) -> Result:
         found.update(finding.rule for finding in findings)
         mismatch = mismatch_of(step, findings)
         if mismatch is not None:
-            return Result(number, frozenset(found), mismatch, watching.judged)
-    return Result(len(vector.steps), frozenset(found), None, watching.judged)
+            return Result(number, frozenset(found), mismatch, watching.checked)
+    return Result(len(vector.steps), frozenset(found), None, watching.checked)
 
 
 def mismatch_of(step: MemoryStep, findings: Sequence[Broken]) -> str | None:
@@ -75,7 +75,7 @@ def mismatch_of(step: MemoryStep, findings: Sequence[Broken]) -> str | None:
 
 
 def run_memory_vectors(vectors: Sequence[MemoryVector], *, first: bool = False) -> list[tuple[MemoryVector, Result]]:
-    """Judge vectors; with `first` up to the first that does not come out as expected.
+    """Check vectors; `first` stops at the first that does not come out as expected.
 
     Raises:
         InputError: an event is one that no engine can mean.
@@ -95,30 +95,30 @@ def case_of(vector: MemoryVector, result: Result) -> Case:
 
 
 def finding_of_vector(vector: MemoryVector, result: Result) -> Finding:
-    """What is not as the vector expects, told by the vector itself."""
-    teller = Teller(vector.header.pools)
+    """The finding of a vector that does not come out as expected, with the vector as its trace."""
+    renderer = Renderer(vector.header.pools)
     for step in vector.steps[: result.events]:
-        teller.step(step.line, step.event)
+        renderer.step(step.line, step.event)
     last = vector.steps[result.events - 1]
     kind = str(last.event.__struct_config__.tag)
     return Finding(
         kind="expectation",
         what=result.mismatch or "",
         place=Place(str(vector.path), last.line, result.events, kind, own_name(vector.path)),
-        trace=teller.trace(),
+        trace=renderer.trace(),
         note="A vector's expectations hold for it as it is: no part of it can be left out.",
     )
 
 
 def show_memory_run(console: Console, results: Sequence[tuple[MemoryVector, Result]]) -> None:
     """Print the vectors by rule."""
-    table = Table("rule", "judged", "found in", "holds in", title="Memory vectors by rule", box=box.SIMPLE_HEAD)
+    table = Table("rule", "checked", "found in", "holds in", title="Memory vectors by rule", box=box.SIMPLE_HEAD)
     for rule in MEMORY_RULES:
         about = [(vector.name, result) for vector, result in results if rule in vector.header.rules]
         found = [name for name, result in about if rule in result.found]
         holds = [name for name, result in about if rule not in result.found]
         if about:
-            count = sum(result.judged.get(rule, 0) for _, result in about)
+            count = sum(result.checked.get(rule, 0) for _, result in about)
             table.add_row(rule, f"{count:,}", *(Text(printable(", ".join(names))) for names in (found, holds)))
     console.print(table)
 

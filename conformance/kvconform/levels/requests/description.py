@@ -1,4 +1,4 @@
-"""What happens, event by event, in sentences, and what the model knows of it."""
+"""Describes operations and their answers in sentences, and the facts that the model knows of them."""
 
 from collections.abc import Collection, Iterator, Sequence
 from itertools import groupby
@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from kvconform.findings.finding import Reference, Sign, numbered, spans
-from kvconform.levels.requests.recovery import Mending
+from kvconform.levels.requests.recovery import Recovery
 from kvconform.oracle import owner_name, record_name
 from kvspec import events
 from kvspec.events import Answer, Config, Operation
@@ -16,7 +16,7 @@ from kvspec.pages import Runs, expand
 from kvspec.tokens import Element
 
 LONG = 12
-"""Tokens that are told of a request."""
+"""Tokens of a request that are listed."""
 
 _WITHHELD = "has been let go, but is still read by a launch in flight"
 
@@ -37,11 +37,11 @@ def memory_in_words(config: Config) -> str:
 def known(
     config: Config, operations: Sequence[tuple[int, Operation[Any]]], disputed: Collection[int] = ()
 ) -> Iterator[str]:
-    """What the model knows of what the last operation names, and of `disputed` pages, and since which line."""
-    mending, since = Mending(config), dict[str, tuple[str, int]]()
+    """The facts about the things that the last operation names and about `disputed` pages, each with its line."""
+    recovery, since = Recovery(config), dict[str, tuple[str, int]]()
     for step, (line, op) in enumerate(operations[:-1], start=1):
-        mending.step(msgspec.structs.replace(op))
-        now = dict(_facts(mending.model.state))
+        recovery.step(msgspec.structs.replace(op))
+        now = dict(_facts(recovery.model.state))
         for thing, fact in now.items():
             if thing not in since or since[thing][0] != fact:
                 since[thing] = fact, numbered(line, step)
@@ -61,11 +61,11 @@ def known(
 def ledger(
     config: Config, operations: Sequence[tuple[int, Operation[Any]]], pages: Collection[int]
 ) -> Iterator[Reference]:
-    """Who has had each of some pages before the last operation: every operation that passes one on or frees it."""
-    mending, was = Mending(config), dict[int, str]()
+    """The history of some pages before the last operation: every operation that changed the owner of one."""
+    recovery, was = Recovery(config), dict[int, str]()
     for step, (line, op) in enumerate(operations[:-1], start=1):
-        mending.step(msgspec.structs.replace(op))
-        facts = dict(_facts(mending.model.state))
+        recovery.step(msgspec.structs.replace(op))
+        facts = dict(_facts(recovery.model.state))
         now = {page: facts[f"page {page}"] for page in sorted(pages) if f"page {page}" in facts}
         changes: dict[tuple[str, str], list[int]] = {}
         for page in sorted({*was, *now}):
@@ -89,7 +89,7 @@ def _by_fact(since: dict[str, tuple[str, int]], pages: list[int]) -> list[tuple[
 
 
 def _facts(state: State) -> Iterator[tuple[str, str]]:
-    """What is the case: thing and fact, in words."""
+    """The facts of a state: thing and fact, in words."""
     for page in state.owner:
         yield f"page {page}", owner_name(state, state.owner[page])
     for window_page, page in state.window_owner.items():
@@ -157,18 +157,18 @@ def _name(one: str | tuple[str, int]) -> str:
 
 
 def _only(obs: Answer, name: str) -> Answer:
-    """Of an answer to a batch the part of one request."""
+    """The part of a batch's answer that is about one request."""
     parts = {field: getattr(obs, field) for field in obs.__struct_fields__}
     each = {
-        field: {req: one for req, one in told.items() if req == name}
-        for field, told in parts.items()
-        if isinstance(told, dict)
+        field: {req: one for req, one in values.items() if req == name}
+        for field, values in parts.items()
+        if isinstance(values, dict)
     }
     return msgspec.structs.replace(obs, **each)
 
 
 def _asked(op: Operation[Any]) -> str:
-    """What was asked for."""
+    """The operation in words, without its answer."""
     match op:
         case events.OpenSession():
             return f"Session {op.session} is opened"
@@ -219,12 +219,12 @@ def _asked(op: Operation[Any]) -> str:
 
 
 def _answered(op: Operation[Any]) -> str:
-    """What the implementation said."""
+    """The answer of the implementation in words."""
     return _of_pages(op) + _of_hybrid_pools(op.obs)
 
 
 def _of_hybrid_pools(obs: object) -> str:
-    """What an answer says of window pages and state slots."""
+    """The window pages and state slots of an answer in words."""
     said = []
     for req, runs in (getattr(obs, "window_pages", None) or {}).items():
         said.append(f"; behind them {req} gets {_some('window page', runs)}" if runs else "")
@@ -248,7 +248,7 @@ _HYBRID = {
     "state_taken": "; state slot {} is taken for it",
     "state": ": slot {}",
 }
-"""How the parts of an answer that only hybrid pools have are told."""
+"""The words for the answer fields that only hybrid pools have."""
 
 
 def _of_pages(op: Operation[Any]) -> str:
@@ -258,12 +258,12 @@ def _of_pages(op: Operation[Any]) -> str:
             owned = "" if protected_len is None else f", of which the prefix store owns {protected_len}"
             return f"{matched}{owned}{_freed(freed)}"
         case events.ExtendAnswer(rows=rows, pages=pages):
-            told = []
+            parts = []
             for req in dict.fromkeys([*(rows or {}), *(pages or {})]):
                 row = [f"has row {rows[req]}"] if rows and req in rows else []
                 gets = [f"gets {_some('page', pages[req])}"] if pages and pages.get(req) else []
-                told += [f"{req} {' and '.join(row + gets)}"] if row + gets else []
-            return f": {'; '.join(told)}" if told else ""
+                parts += [f"{req} {' and '.join(row + gets)}"] if row + gets else []
+            return f": {'; '.join(parts)}" if parts else ""
         case events.DecodeAnswer(pages=pages):
             given = [f"; {req} gets {_some('page', runs)}" for req, runs in (pages or {}).items()]
             return "".join(given) or (", in the pages that are there" if pages is not None else "")
@@ -275,24 +275,24 @@ def _of_pages(op: Operation[Any]) -> str:
         case events.EvictAnswer(evicted=evicted):
             return f": {_some('page', evicted)} {_verb('leave', evicted)} it" if evicted else ": none leaves"
         case events.Figures():
-            told = msgspec.to_builtins(op.obs)
-            return f": {', '.join(f'{name} {value}' for name, value in told.items())}" if told else ""
+            figures = msgspec.to_builtins(op.obs)
+            return f": {', '.join(f'{name} {value}' for name, value in figures.items())}" if figures else ""
         case events.SnapshotAnswer(requests=requests, sessions=sessions):
             held = {**(requests or {}), **(sessions or {})}
             parts = [f"{name} {_holds(view)}" for name, view in held.items()]
-            nobody = "" if requests is None and sessions is None else ": nobody holds a row"
-            return f": {'; '.join(parts)}" if parts else nobody
+            none = "" if requests is None and sessions is None else ": nobody holds a row"
+            return f": {'; '.join(parts)}" if parts else none
     return ""
 
 
 def _holds(view: events.HolderView) -> str:
-    told = (
+    figures = (
         ("has row", view.row),
         ("protected", view.protected_len),
         ("committed", view.committed_len),
         ("allocated", view.allocated_len),
     )
-    return ", ".join(f"{what} {value}" for what, value in told if value is not None) or "holds memory"
+    return ", ".join(f"{what} {value}" for what, value in figures if value is not None) or "holds memory"
 
 
 def _freed(runs: Runs | None) -> str:
@@ -319,7 +319,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def _tokens(tokens: Sequence[Element]) -> str:
-    """Tokens, the same ones in a row told once."""
+    """Tokens, with equal ones in a row counted."""
     runs = [(token, len(list(same))) for token, same in groupby(tokens)]
     spans = [str(token) if count == 1 else f"{count} times {token}" for token, count in runs]
     return ", ".join(spans if len(spans) <= LONG else [*spans[: LONG - 2], "...", spans[-1]])

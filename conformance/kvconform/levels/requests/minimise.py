@@ -51,12 +51,12 @@ Operations = Sequence[Operation[Any]]
 Attempt = Callable[[Operations], Counterexample | None]
 """Tries operations out and returns what shows."""
 Essence = Callable[[Counterexample], object]
-"""What must stay equal for a counterexample to show the same finding."""
+"""The part of a counterexample that two of the same finding have in common."""
 T = TypeVar("T")
 
 
 class Shortest(NamedTuple):
-    """What is known about the shortest way to show a finding."""
+    """The shortest counterexample for a finding, as far as one was found."""
 
     counterexample: Counterexample | None
     """`None` if none can be shown; `note` says why."""
@@ -86,11 +86,12 @@ def effort_for(path: Path) -> Effort:
 
 
 def shortest_of_trace(
-    path: Path, count: int, effort: Effort, judge: Callable[..., Counterexample | None] = check_again
+    path: Path, count: int, effort: Effort, check: Callable[..., Counterexample | None] = check_again
 ) -> Shortest:
     """The shortest part of the first `count` operations of a recorded trace that shows what the last one of them does.
 
-    `judge(operations, config=...)` says what operations show; it is asked again and again, until the effort is spent.
+    `check(operations, config=...)` returns the counterexample that operations show. It is called until the effort is
+    spent.
     """
     if caught():
         return Shortest(None, "It was interrupted before a shorter list of operations was looked for.")
@@ -105,7 +106,7 @@ def shortest_of_trace(
     with TraceReader(path) as trace:
         operations = [op for _, op in islice(trace, count)]
         config = trace.header.config
-    return shortest_by(operations, partial(judge, config=config), words, effort)
+    return shortest_by(operations, partial(check, config=config), words, effort)
 
 
 def shortest_by(
@@ -233,7 +234,7 @@ def _names(operations: Operations) -> list[str]:
 
 
 def about(operations: Operations, names: set[str]) -> Operations:
-    """What remains if all other requests and sessions had never been; batches and their answers are narrowed."""
+    """The operations of some requests and sessions; batches and their answers are narrowed to them."""
     kept: list[Operation[Any]] = []
     emptied: set[int] = set()
     for op in operations:
@@ -260,5 +261,5 @@ def about(operations: Operations, names: set[str]) -> Operations:
     return kept
 
 
-def _only(told: dict[str, T] | None, names: set[str]) -> dict[str, T] | None:
-    return told and {name: value for name, value in told.items() if name in names}
+def _only(parts: dict[str, T] | None, names: set[str]) -> dict[str, T] | None:
+    return parts and {name: value for name, value in parts.items() if name in names}

@@ -1,8 +1,8 @@
-"""A request-level trace judged to its end: after a finding the model takes for granted what it expected.
+"""Checks a request-level trace to its end: after a finding the model goes on from the state that it expected.
 
-What an operation was answered is then not told any more, so that the rest is judged by what the specification says
-must be the case. Where that is not known (an operation that should have been refused, victims of an eviction that
-were none) the state is lost, and judging ends.
+It carries out the operation again without the recorded answer, so the rest of the trace is checked against the state
+that the specification requires. For an operation that should have been refused, or an eviction of pages that could
+not be evicted, that state is unknown: the state is lost, and the check ends.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -34,19 +34,19 @@ class Whole(NamedTuple):
     """How a trace came out."""
 
     operations: int
-    """Operations that were judged."""
+    """Operations that were checked."""
     evidence: Evidence
     found: list[Found]
     """In the order in which they were first met, without what is accepted. All but the first may follow from it."""
     first: RuleBroken | None
     """The very first finding, known or not."""
     lost: str | None
-    """Where and why judging ended before the trace did."""
+    """Where and why the check ended before the trace did."""
     problem: InputError | None
-    """The line that could not be used; all before it is judged."""
+    """The line that could not be used; all lines before it are checked."""
 
 
-class Mending:
+class Recovery:
     """A model that goes on after a finding, as long as it knows the state."""
 
     def __init__(self, config: Config) -> None:
@@ -55,16 +55,16 @@ class Mending:
         self.lost: str | None = None
 
     def step(self, op: Operation[Any]) -> Violation | None:
-        """Judge one operation and its answer, and move on."""
+        """Check one operation and its answer; the violation, if there is one."""
         try:
             self.model.step(op)
         except Violation as violation:
-            self._mend(op)
+            self._resync(op)
             return violation
         return None
 
-    def _mend(self, op: Operation[Any]) -> None:
-        # What was refused changed nothing, and neither do looks.
+    def _resync(self, op: Operation[Any]) -> None:
+        # Refused operations change nothing, and neither do reports and snapshots.
         if op.refused is not None or op.obs is None or isinstance(op, (Report, Snapshot)):
             return
         if isinstance(op.obs, EvictAnswer):
@@ -76,7 +76,7 @@ class Mending:
             self.lost = "it was carried out, and what came of it is not known"
 
 
-def judge_whole(
+def check_whole(
     config: Config,
     operations: Iterable[tuple[int, Operation[Any]]],
     baseline: Baseline,
@@ -84,18 +84,18 @@ def judge_whole(
     *,
     first_only: bool = False,
 ) -> Whole:
-    """Judge recorded operations, each with its line, to the end or until the state is lost.
+    """Check recorded operations, each with its line, to the end or until the state is lost.
 
-    With `first_only` up to the first finding that is not known.
+    `first_only` stops at the first finding that is not known.
     """
-    mending = Mending(config)
+    recovery = Recovery(config)
     found: dict[tuple[str, type], Found] = {}
     first: RuleBroken | None = None
     problem: InputError | None = None
     steps = 0
     try:
         for steps, (line, op) in enumerate(operations, start=1):
-            violation = mending.step(op)
+            violation = recovery.step(op)
             if violation is not None:
                 broken = RuleBroken(violation, steps, op)
                 first = first or broken
@@ -104,27 +104,27 @@ def judge_whole(
                     known.count += known.finding is not broken
                     if first_only:
                         break
-                if mending.lost is not None:
-                    mending.lost = f"line {line}: {mending.lost}"
+                if recovery.lost is not None:
+                    recovery.lost = f"line {line}: {recovery.lost}"
                     break
             if steps % 1000 == 0:
                 progress(steps)
     except InputError as error:
         problem = error
     except Interrupted:
-        pass  # what was judged by then is told
-    return Whole(steps, Evidence.of(mending.model), list(found.values()), first, mending.lost, problem)
+        pass  # the operations checked so far are reported
+    return Whole(steps, Evidence.of(recovery.model), list(found.values()), first, recovery.lost, problem)
 
 
-def judge_later(operations: Sequence[Operation[Any]], config: Config, said: set[str]) -> Counterexample | None:
-    """What the last operation shows, if nothing but `said` is found on the way; for a finding that is not the first."""
-    mending = Mending(config)
+def check_later(operations: Sequence[Operation[Any]], config: Config, said: set[str]) -> Counterexample | None:
+    """The counterexample of the last operation, if the findings before it are all in `said`."""
+    recovery = Recovery(config)
     for step, op in enumerate(operations, start=1):
-        violation = mending.step(op)
+        violation = recovery.step(op)
         if violation is None:
             continue
         if step == len(operations):
             return Counterexample(operations, RuleBroken(violation, step, op))
-        if str(violation) not in said or mending.lost is not None:
+        if str(violation) not in said or recovery.lost is not None:
             return None
     return None

@@ -1,6 +1,6 @@
-"""Request-level traces and findings, told: what is needed of the model is asked here, and nowhere later.
+"""Renders request-level traces and findings; only this module reads the model for them.
 
-A `Teller` goes along with a trace and keeps the moments that are wanted, with all pools as the model has them.
+A `Renderer` follows a trace and keeps the chosen moments, each with all pools as the model has them.
 """
 
 import traceback
@@ -29,7 +29,7 @@ from kvconform.findings.finding import (
 from kvconform.findings.wording import origin
 from kvconform.levels.requests.description import known, ledger, memory_in_words, part_of, sentence
 from kvconform.levels.requests.minimise import Shortest
-from kvconform.levels.requests.recovery import Mending
+from kvconform.levels.requests.recovery import Recovery
 from kvconform.oracle import Model, owner_name, record_name
 from kvconform.oracle.holders import held
 from kvconform.proxy import ImplementationFailed, RuleBroken
@@ -41,27 +41,27 @@ from kvspec.rules import Violation
 from kvtrace.operations import with_pages
 
 KEPT = 200
-"""Events of a long trace that are told: the last before the finding."""
+"""Events of a long trace that are shown: the last before the finding."""
 DRAWN = 64
 """Parts of a pool that are drawn at most."""
 EXPLAINED = 500
-"""Of a longer trace it is not told what the model knows since when."""
+"""Operations of a trace up to which the facts of the model are listed with their lines."""
 _WRITTEN_OUT = 160
-"""Numbers of a list that are written out; more stay the runs as which they were told."""
+"""Numbers of a list that are written out; a longer list stays in runs."""
 _LOOKED_AT = 10_000
 """Numbers of a list that are looked at one by one."""
 _FRAMES = 5
-"""Frames of the implementation that are told, the innermost ones."""
+"""Frames of the implementation's traceback that are shown, the innermost ones."""
 
-TOLD = {
+FIELDS = {
     "pages": ("pages", "freed", "evicted"),
     "window pages": ("window_pages", "window_freed", "window_evicted"),
     "state slots": ("states", "states_freed", "states_evicted", "state", "state_cached", "state_taken"),
     "rows": ("rows",),
 }
-"""The parts of answers that name something of a pool."""
+"""Pool -> the answer fields that hold its numbers."""
 BLAMED = {"SWA": "window pages", "MAMBA": "state slots"}
-"""Which pool the numbers are of that a rule of this name disputes; of any other it is the pages."""
+"""Prefix of a rule's id -> the pool whose numbers it disputes; any other rule disputes pages."""
 
 Cells = dict[str, dict[int, Cell]]
 
@@ -74,17 +74,17 @@ class Seen(NamedTuple):
 
 
 Chosen = Callable[[int, Operation[Any], State], bool]
-"""Whether the moment after a step is told: the step, its operation, and what the model knows then."""
+"""Whether the moment after a step is kept, by the step, its operation, and the state after it."""
 
 
-class Teller:
+class Renderer:
     """Goes along with a trace."""
 
     def __init__(self, config: Config, chosen: Chosen = lambda *_: True, request: str | None = None) -> None:
         """Nothing has happened yet. Of batches only the part of `request` is described, if one is given."""
         self.config = config
         self._request = request
-        self.mending = Mending(config)
+        self.recovery = Recovery(config)
         self._chosen = chosen
         self._seen = deque[Seen](maxlen=KEPT)
         self._steps = 0
@@ -98,21 +98,21 @@ class Teller:
         op = msgspec.structs.replace(given)
         violation = None
         try:
-            violation = self.mending.step(op)
+            violation = self.recovery.step(op)
         except Refusal as refusal:
             op.refused = refusal.refused
-        if self._chosen(self._steps, op, self.mending.model.state):
+        if self._chosen(self._steps, op, self.recovery.model.state):
             self._keep(line, op, violation)
         return violation
 
-    def end(self, line: int, op: Operation[Any], breach: Failure) -> None:
-        """The operation that shows a finding: it is told as it was found, whatever the model says."""
+    def end(self, line: int, op: Operation[Any], failure: Failure) -> None:
+        """Keep the operation of the finding with its recorded answer; the model does not step."""
         self._steps += 1
-        self._keep(line, op, breach)
+        self._keep(line, op, failure)
 
-    def _keep(self, line: int, op: Operation[Any], breach: Failure | Violation | None) -> None:
-        state, wrong = self.mending.model.state, disputed(breach)
-        if breach is not None and not wrong:
+    def _keep(self, line: int, op: Operation[Any], failure: Failure | Violation | None) -> None:
+        state, wrong = self.recovery.model.state, disputed(failure)
+        if failure is not None and not wrong:
             wrong = {"rows": _rows_of(op, state)}
         cells = {pool: _cells(state, pool, named(op, pool), wrong.get(pool, set())) for pool in POOLS}
         answer = None if op.obs is None else builtins(with_pages(op, _few_written_out).obs)
@@ -124,20 +124,20 @@ class Teller:
             answer=answer,
             refused=None if op.refused is None else builtins(op.refused),
             about=_about(op, state),
-            breaks="" if breach is None else _in_words(breach),
+            breaks="" if failure is None else _in_words(failure),
         )
         self._seen.append(Seen(moment, cells))
 
     def trace(self) -> Trace:
-        """What was told so far."""
-        told = [
+        """The trace so far."""
+        moments = [
             (
                 seen.moment,
                 {pool: {str(number): cell for number, cell in cells.items()} for pool, cells in seen.cells.items()},
             )
             for seen in self._seen
         ]
-        return drawn("request", builtins(self.config), memory_in_words(self.config), self._steps, told)
+        return drawn("request", builtins(self.config), memory_in_words(self.config), self._steps, moments)
 
 
 def drawn(
@@ -145,20 +145,20 @@ def drawn(
     sizes: dict[str, Any],
     memory: str,
     total: int,
-    told: Sequence[tuple[Moment, dict[str, dict[str, Cell]]]],
+    moments: Sequence[tuple[Moment, dict[str, dict[str, Cell]]]],
 ) -> Trace:
     """A trace, with as many parts of its pools as can be drawn: what the events name and change comes first."""
     undrawn = {}
-    for pool in dict.fromkeys(pool for _, cells in told for pool in cells):
-        ranked = ranks([cells.get(pool, {}) for _, cells in told])
+    for pool in dict.fromkeys(pool for _, cells in moments for pool in cells):
+        ranked = ranks([cells.get(pool, {}) for _, cells in moments])
         wanted = sorted(ranked, key=lambda number: (ranked[number], by_number(number)))[:DRAWN]
         if len(ranked) > len(wanted):
             undrawn[pool] = len(ranked) - len(wanted)
-        for moment, cells in told:
+        for moment, cells in moments:
             if wanted:
                 now = cells.get(pool, {})
                 moment.cells[pool] = {number: now.get(number, FREE) for number in sorted(wanted, key=by_number)}
-    return Trace(level, sizes, memory, total, [moment for moment, _ in told], undrawn)
+    return Trace(level, sizes, memory, total, [moment for moment, _ in moments], undrawn)
 
 
 def builtins(value: object) -> Any:
@@ -167,7 +167,7 @@ def builtins(value: object) -> Any:
 
 
 def finding_of(
-    breach: Failure,
+    failure: Failure,
     config: Config,
     place: Place,
     shortest: Shortest,
@@ -175,7 +175,7 @@ def finding_of(
 ) -> Finding:
     """The finding, by the shortest counterexample; where there is none, by the operations of the `original` itself.
 
-    Those come with their lines and answers, and end in the breach.
+    These come with their lines and answers, and end in the failure.
     """
     shown = shortest.counterexample
     if shown is not None:
@@ -183,35 +183,35 @@ def finding_of(
         operations: Iterable[tuple[int, Operation[Any]]] = ((0, op) for op in shown.operations)
         total = len(shown.operations)
     else:
-        found, operations, total = breach, original, breach.step
+        found, operations, total = failure, original, failure.step
     rule, code = None, ""
     if isinstance(found, RuleBroken):
         code = found.code
         broken = found.rule
         rule = Rule(broken.id, broken.name, broken.statement, broken.reason, origin(broken))
     expected, observed = _compared(found)
-    told = _told(config, operations, found, total)
+    rendered = _rendered(config, operations, found, total)
     return Finding(
         kind="rule" if rule else "failure" if isinstance(found, ImplementationFailed) else "expectation",
         what=_in_words(found),
         place=place,
-        trace=told.trace,
+        trace=rendered.trace,
         note=shortest.note,
         rule=rule,
         code=code,
         expected=builtins(expected),
         observed=builtins(observed),
         compared=expected is not None or observed is not None,
-        before=told.before,
-        known=told.facts,
-        ledger=told.ledger,
+        before=rendered.before,
+        known=rendered.facts,
+        ledger=rendered.ledger,
         raised=list(_frames(found)),
     )
 
 
-def place_of(breach: Failure, file: Path | str, line: int = 0, vector: str = "") -> Place:
+def place_of(failure: Failure, file: Path | str, line: int = 0, vector: str = "") -> Place:
     """Where it was met."""
-    return Place(str(file), line, breach.step, "" if breach.op is None else tag(breach.op), vector)
+    return Place(str(file), line, failure.step, "" if failure.op is None else tag(failure.op), vector)
 
 
 def tag(op: Operation[Any]) -> str:
@@ -219,70 +219,72 @@ def tag(op: Operation[Any]) -> str:
     return str(op.__struct_config__.tag)
 
 
-class _Told(NamedTuple):
-    """What there is to say of a trace that shows a finding."""
+class _Rendered(NamedTuple):
+    """The trace of a finding, with the state before its last operation."""
 
     trace: Trace
     before: list[str]
-    """What those had that the last operation names."""
+    """The holdings of the requests and sessions that the last operation names."""
     facts: list[str]
     ledger: list[Reference]
 
 
-def _told(config: Config, operations: Iterable[tuple[int, Operation[Any]]], breach: Failure, total: int) -> _Told:
-    teller = Teller(config, lambda step, *_: step > total - KEPT)
+def _rendered(
+    config: Config, operations: Iterable[tuple[int, Operation[Any]]], failure: Failure, total: int
+) -> _Rendered:
+    renderer = Renderer(config, lambda step, *_: step > total - KEPT)
     done: list[tuple[int, Operation[Any]]] = []
     last: tuple[int, Operation[Any]] | None = None
     for line, op in operations:
         if last is not None:
-            teller.step(*last)
+            renderer.step(*last)
         last = line, op
         if total <= EXPLAINED:
             done.append(last)
     if last is None:
-        return _Told(teller.trace(), [], [], [])
-    before = list(holders(teller.mending.model, last[1]))
-    teller.end(*last, breach)
+        return _Rendered(renderer.trace(), [], [], [])
+    before = list(holders(renderer.recovery.model, last[1]))
+    renderer.end(*last, failure)
     if not done:
-        return _Told(teller.trace(), before, [], [])
-    pages = disputed(breach).get("pages", set())
+        return _Rendered(renderer.trace(), before, [], [])
+    pages = disputed(failure).get("pages", set())
     entries = list(ledger(config, done, pages)) if pages else []
-    # What only one operation did is said by the facts.
-    return _Told(teller.trace(), before, list(known(config, done, pages)), entries if len(entries) > 1 else [])
+    # A single entry repeats the facts.
+    return _Rendered(renderer.trace(), before, list(known(config, done, pages)), entries if len(entries) > 1 else [])
 
 
-def _in_words(breach: Failure | Violation) -> str:
-    match breach:
+def _in_words(failure: Failure | Violation) -> str:
+    match failure:
         case ImplementationFailed(original=NodeFault() as fault):
             return str(fault)
         case ImplementationFailed():
-            return f"raised {breach}"
+            return f"raised {failure}"
         case ExpectationFailed():
-            return breach.mismatch.what
-    return breach.what
+            return failure.mismatch.what
+    return failure.what
 
 
-def _compared(breach: Failure) -> tuple[object, object]:
-    match breach:
+def _compared(failure: Failure) -> tuple[object, object]:
+    match failure:
         case RuleBroken():
-            return breach.expected, breach.observed
+            return failure.expected, failure.observed
         case ExpectationFailed():
-            return breach.mismatch.expected, breach.mismatch.observed
+            return failure.mismatch.expected, failure.mismatch.observed
     return None, None
 
 
-def _frames(breach: Failure) -> Iterator[str]:
-    if isinstance(breach, ImplementationFailed) and isinstance(breach.original, NodeFault):
-        yield from (f"its standard error: {line}" for line in breach.original.stderr)
-    elif isinstance(breach, ImplementationFailed):
-        frames = traceback.extract_tb(breach.original.__traceback__)
+def _frames(failure: Failure) -> Iterator[str]:
+    if isinstance(failure, ImplementationFailed) and isinstance(failure.original, NodeFault):
+        yield from (f"its standard error: {line}" for line in failure.original.stderr)
+    elif isinstance(failure, ImplementationFailed):
+        frames = traceback.extract_tb(failure.original.__traceback__)
         own = str(Path(__file__).parents[2])
         for frame in [frame for frame in frames if not frame.filename.startswith(own)][-_FRAMES:]:
             yield f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line}"
 
 
 def holders(model: Model, last: Operation[Any] | None = None) -> Iterator[str]:
-    """What those that an operation names hold, and the sessions whose turns they are; all holders if it names none."""
+    """The holdings of the requests that an operation names and of their sessions; of all holders if it names none."""
     named = [] if last is None else _about(last, model.state)
     for kind, views in zip(("request", "session"), held(model.state), strict=True):
         for name, view in views.items():
@@ -300,17 +302,17 @@ def _about(op: Operation[Any], state: State) -> list[str]:
 def _holder(name: str, view: Held, state: State) -> str:
     table = state.tables[state.rows[view.row]]
     pages = dict.fromkeys(table[: ceil_pages(view.allocated_len, state.config.page_size)])
-    # The model invents numbers, which are not positive, for what the implementation did not tell.
-    told = spans(pages) if all(page > 0 for page in pages) else "not told"
+    # The model invents numbers, which are not positive, for those that the implementation did not report.
+    numbers = spans(pages) if all(page > 0 for page in pages) else "not told"
     row = f"row {view.row if view.row >= 0 else 'not told'}, " if state.config.num_rows else ""
     return (
         f"{name}: protected {view.protected_len}, committed {view.committed_len}, allocated {view.allocated_len}, "
-        f"{row}pages {told}"
+        f"{row}pages {numbers}"
     )
 
 
 def _few_written_out(runs: Runs) -> Runs:
-    """Numbers one by one where they are few; else the runs as they were told, which may be as long as they like."""
+    """Few numbers one by one; many stay in runs."""
     return expand(runs) if count(runs) <= _WRITTEN_OUT else runs
 
 
@@ -323,18 +325,18 @@ def _rows_of(op: Operation[Any], state: State) -> set[int]:
     return {state.records[record].row for record in records if record is not None}
 
 
-def disputed(breach: object) -> dict[str, set[int]]:
+def disputed(failure: object) -> dict[str, set[int]]:
     """For each pool what the answer is wrong about."""
-    if isinstance(breach, Violation) and breach.wrong:
-        return {pool: {*numbers} for pool, numbers in breach.wrong.items()}
-    if isinstance(breach, Violation) and isinstance(breach.expected, list) and isinstance(breach.observed, list):
-        pool = BLAMED.get(breach.rule.id.partition("-")[0], "pages")
-        return {pool: set(breach.expected) ^ set(breach.observed)}
+    if isinstance(failure, Violation) and failure.wrong:
+        return {pool: {*numbers} for pool, numbers in failure.wrong.items()}
+    if isinstance(failure, Violation) and isinstance(failure.expected, list) and isinstance(failure.observed, list):
+        pool = BLAMED.get(failure.rule.id.partition("-")[0], "pages")
+        return {pool: set(failure.expected) ^ set(failure.observed)}
     return {}
 
 
 def _cells(state: State, pool: str, named: set[int], wrong: set[int]) -> dict[int, Cell]:
-    """What is in use of a pool, or named."""
+    """The parts of a pool that are in use, named or wrong."""
     used: Iterable[tuple[int, Cell]]
     match pool:
         case "pages":
@@ -345,7 +347,7 @@ def _cells(state: State, pool: str, named: set[int], wrong: set[int]) -> dict[in
             used = ((slot, _state_slot(state, slot)) for slot in state.state_owner)
         case _:
             used = ((row, _row(state, row)) for row in state.rows)
-    first = 0 if pool == "rows" else 1  # below it are those that the model invents for what is not told
+    first = 0 if pool == "rows" else 1  # the model invents lower numbers for those that were not reported
     cells = {number: cell for number, cell in used if number >= first}
     for number in named | wrong:
         if number >= first:
@@ -381,17 +383,17 @@ def _row(state: State, row: int) -> Cell:
 
 
 def named(op: Operation[Any], pool: str) -> set[int]:
-    """What the answer names of a pool; a look at everything names nothing."""
+    """The numbers of a pool that an answer names; a snapshot names none."""
     found = set[int]()
     if isinstance(op.obs, SnapshotAnswer):
         return found
-    for part in TOLD[pool]:
-        told = getattr(op.obs, part, None)
-        for runs in told.values() if isinstance(told, dict) else (told,):
+    for part in FIELDS[pool]:
+        value = getattr(op.obs, part, None)
+        for runs in value.values() if isinstance(value, dict) else (value,):
             found |= {runs} if isinstance(runs, int) else _numbers(runs or ())
     return found
 
 
 def _numbers(runs: Runs) -> set[int]:
-    """What runs name; nothing of so many that nobody could look at them."""
+    """The numbers of runs; none of a list that is too long to draw."""
     return set(expand(runs)) if count(runs) <= _LOOKED_AT else set()

@@ -44,5 +44,5 @@ class QuickModel(Model):
                 carry_out(state.copy(), op)
             raise
         if state.memory is not None:
-            state.memory.judge()
+            state.memory.check()
         steady.note(op)

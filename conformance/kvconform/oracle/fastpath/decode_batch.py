@@ -190,7 +190,7 @@ class Steady:
         for member, _ in opening if pages else ():
             state.take_pages(member.record, pages.get(member.req, []), sides.get(member.req, []))
         if pages and state.memory is not None:
-            state.memory.judge()
+            state.memory.check()
         self._decodes = step
         return True
 
@@ -238,7 +238,7 @@ class Steady:
         going_on = bool(self._members)
         if going_on:
             self._write(self._members.values())
-            judged = self._state.judged
+            judged = self._state.checked
             judged["OP-1"] += self._launches + self._completions
             judged["LAUNCH-1"] += self._completions
             judged["CHUNK-1"] += self._completions

@@ -80,8 +80,8 @@ class Onward:
     def _tell(self, state: Books, launch: int, step: int) -> None:
         memory = self._memory
         memory.launch(state, launch, self._parts(self._whole, step))
-        self._begun[launch] = step, [told for told in memory.told if isinstance(told, Begin)]
-        memory.judge()
+        self._begun[launch] = step, [event for event in memory.pending if isinstance(event, Begin)]
+        memory.check()
         self._appending.count()
         self._admit(step)
 
@@ -100,7 +100,7 @@ class Onward:
             self.catch_up()
             self._begun.pop(launch, None)
             self._memory.complete(launch, [])
-        self._memory.judge()
+        self._memory.check()
 
     def part(self, record: int) -> None:
         """A record leaves the batch, while none of its launches is in flight."""

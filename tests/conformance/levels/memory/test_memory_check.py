@@ -24,7 +24,7 @@ from kvconform.findings.baseline import Baseline
 from kvconform.levels import minimising
 from kvconform.levels.memory import minimise as shrink
 from kvconform.levels.memory import rendering as telling
-from kvconform.levels.memory.grouping import Group, Judge
+from kvconform.levels.memory.grouping import Group, Grouping
 from kvconform.levels.memory.minimise import Cut, shortest_cuts
 from kvconform.traces.memory import MemoryReader, open_trace
 from kvconform.vectors.files import memory_vector_files
@@ -75,13 +75,13 @@ def on_stream(id: str, **uses: Any) -> dict[str, Any]:
     return {"op": "begin", "id": id, "stream": "s", **uses}
 
 
-def judged(path: Path) -> Judge:
+def judged(path: Path) -> Grouping:
     with open_trace(path) as opened:
         assert isinstance(opened, MemoryReader)
-        judging = Judge(Checker(opened.header.pools), Baseline())
+        grouping = Grouping(Checker(opened.header.pools), Baseline())
         for line, event in opened:
-            judging.step(line, event)
-        return judging
+            grouping.step(line, event)
+        return grouping
 
 
 def groups_of(path: Path) -> list[Group]:
@@ -236,7 +236,7 @@ def test_what_was_not_told_is_said_by_pool(
     begin = {"op": "begin", "id": 7, "stream": "compute", "writes": uses, "reads": uses}
     path = trace(tmp_path / "t.jsonl", *[on("r", 1, pool=pool) for pool in ("kv", "host")], begin)
     assert run_command(["check", str(path), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["unjudged"] == {"MEM-CONTENT": 3}
+    assert json.loads(capsys.readouterr().out)["unchecked"] == {"MEM-CONTENT": 3}
     assert run_command(["check", str(path)]) == 0
     told = "Not reported, so not checked: labels (MEM-CONTENT in host, 2 times; MEM-CONTENT in kv, 1 time)."
     assert told in " ".join(capsys.readouterr().out.split())
@@ -244,10 +244,10 @@ def test_what_was_not_told_is_said_by_pool(
 
 def test_more_kinds_than_are_kept_apart_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kvconform.levels.memory.grouping.GROUPS", 2)
-    judging = Judge(Checker({"kv": Pool()}), Baseline())
+    grouping = Grouping(Checker({"kv": Pool()}), Baseline())
     for number in range(5):
-        judging.step(number, e.Release("a", "kv", [number], at=f"site {number}"))
-    outcome = judging.outcome()
+        grouping.step(number, e.Release("a", "kv", [number], at=f"site {number}"))
+    outcome = grouping.outcome()
     assert len(outcome.groups) == 2 and outcome.beyond + sum(group.count for group in outcome.groups) == 5
 
 
@@ -744,7 +744,7 @@ def test_a_file_without_events_is_refused(tmp_path: Path, capsys: pytest.Capture
 
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    judging = Judge(Checker({"kv": Pool(page_size=4, num_pages=64)}), Baseline())
+    grouping = Grouping(Checker({"kv": Pool(page_size=4, num_pages=64)}), Baseline())
 
     def lives(first: int, count: int) -> Iterator[e.MemoryEvent]:
         for number in range(first, first + count):
@@ -760,7 +760,7 @@ def test_memory_does_not_grow_with_the_trace(monkeypatch: pytest.MonkeyPatch) ->
 
     def held(first: int, count: int) -> int:
         for event in lives(first, count):
-            judging.step(1, event)
+            grouping.step(1, event)
         return tracemalloc.get_traced_memory()[0]
 
     monkeypatch.setattr("kvconform.levels.memory.grouping.REMEMBERED", 100)

@@ -29,7 +29,7 @@ def test_it_comes_out_as_expected(vector: MemoryVector) -> None:
     assert result.events == len(vector.steps)
     expected = {expect.rule for step in vector.steps for expect in step.expects}
     assert result.found == expected and expected <= set(vector.header.rules)
-    assert all(result.judged.get(rule) or rule in result.found for rule in vector.header.rules)
+    assert all(result.checked.get(rule) or rule in result.found for rule in vector.header.rules)
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector.name)

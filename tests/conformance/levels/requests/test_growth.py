@@ -15,7 +15,7 @@ import pytest
 import kvconform
 import kvspec
 from kvconform.findings.baseline import Baseline
-from kvconform.levels.requests.recovery import judge_whole
+from kvconform.levels.requests.recovery import check_whole
 from kvspec.events import Event
 from tests.conformance.levels.requests.shapes import SHAPES, operations
 
@@ -35,7 +35,7 @@ ROOTS = tuple(str(Path(str(package.__file__)).parent) for package in (kvconform,
 
 def checked(name: str, ops: list[Event]) -> None:
     """Check the operations of a shape; nothing is found."""
-    whole = judge_whole(SHAPES[name][0], enumerate(ops, start=2), Baseline())
+    whole = check_whole(SHAPES[name][0], enumerate(ops, start=2), Baseline())
     assert (whole.operations, whole.found) == (len(ops), [])
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from kvcli.main import run_command
 from kvconform.findings.baseline import Baseline, Entry
-from kvconform.levels.requests.recovery import Whole, judge_whole
+from kvconform.levels.requests.recovery import Whole, check_whole
 from kvconform.traces.codec import TraceReader
 from tests.conformance.helpers import HEADER, LIFE, RECORDED, VECTOR, write
 
@@ -24,7 +24,7 @@ def another(number: int, **changed: Any) -> list[dict[str, Any]]:
 
 def judged(path: Path, *entries: Entry) -> Whole:
     with TraceReader(path) as trace:
-        return judge_whole(trace.header.config, trace, Baseline(list(entries)))
+        return check_whole(trace.header.config, trace, Baseline(list(entries)))
 
 
 LEFT: dict[str, Any] = {"finish": {"obs": {"freed": []}}}
@@ -84,7 +84,7 @@ def test_what_is_accepted_is_counted_and_the_rest_is_judged(tmp_path: Path) -> N
     entry = Entry("PAGE-1", "known", event="finish")
     baseline = Baseline([entry])
     with TraceReader(path) as trace:
-        assert judge_whole(trace.header.config, trace, baseline).found == []
+        assert check_whole(trace.header.config, trace, baseline).found == []
     assert baseline.count[entry] == 2
 
 
