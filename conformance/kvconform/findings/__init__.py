@@ -1,17 +1,14 @@
-"""What is made of something that does not conform: it is shortened, told, and rendered.
+"""Findings as objects, and their forms: text, HTML, JSON, JUnit, SARIF.
 
-finding   the one object that everything here renders: rule, trace, expected against observed, holders, place
-outcome   what came out of a command, case by case; its schema
-shrink    the fewest operations that still show it
-telling   a trace and a finding of the request level, told; `memory/telling` does it for the law
-story     events in sentences, and what the model knows since when
-text      a finding as text; `map`: its trace, with who has what beside each step
+finding   the object that every form renders: rule, trace, expected and observed values, holders, place
+outcome   the report of a command, case by case; its schema
+text      a finding as text; `map`: its trace, with the pools beside each step
 timeline  a trace as an HTML table; `page`: a report or a trace as a page, by the template `page.html`
 formats   JSON, JUnit, SARIF
-summary   what was judged, as tables
-whole     a trace judged to its end: what is found after the first finding, too
-baseline  findings that are known
+summary   the checked rules and the skipped vectors, as tables
+folding   long lists in a report, cut
+baseline  known findings
 wording   words that these share
 
-Not here: what finds it (`vectors`, `fuzzing`, `traffic`, `exploring`), and known defects (`gallery`).
+Not here: making findings (`vectors`, `fuzzing`, `traffic`, `exploring`, `levels`), and known defects (`gallery`).
 """

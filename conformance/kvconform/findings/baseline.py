@@ -1,15 +1,15 @@
-"""Findings that are known: they are counted, and not failed.
+"""Known findings: they are counted and do not fail a run.
 
 A TOML file lists them, each as a table `[[known]]` with these fields:
 
-rule    the rule that is broken, or the finding's code: `MEM-NAME`, or `MEM-NAME/unwritten` alone
-event   the kind of event, or operation, at which it is; any if left out
-pool    the pool that it is about, at the memory level; any if left out
-at      a part of the place in the engine that the event tells; any if left out
-taken   a part of the place where the finding's holder took a reference to the page: of a leak its cause, and not
-        where the holder left; at the memory level, of a file that can be read twice
-reason  why it stays
-link    where that is discussed; may be left out
+rule    the rule that is broken, or one code of it: `MEM-NAME`, or `MEM-NAME/unwritten` alone
+event   the kind of event, or the operation, with the finding; optional
+pool    the pool of the finding, at the memory level; optional
+at      a part of the event's `at`, its place in the engine; optional
+taken   a part of the place where the finding's holder took its reference to the page: for a leak that is the cause,
+        while `at` is the place where the holder ended; only at the memory level, for a file that can be read twice
+reason  why the finding is accepted
+link    the issue or discussion; optional
 """
 
 import tomllib
@@ -30,7 +30,7 @@ EVENTS = frozenset(str(kind.__struct_config__.tag) for kind in (*get_args(EVENTS
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One finding that is known."""
+    """One known finding."""
 
     rule: str
     reason: str

@@ -1,8 +1,8 @@
-"""A finding as one object: all that is told of it, in whatever form.
+"""A finding as one object, with all that any form shows of it.
 
-Everything in it but its place is of one trace, the shortest that shows it: the rule, the last operation and its answer,
-what was expected and observed, who held what before, the story and the timeline. Of the trace in which it was met only
-the place is told. What renders a finding (`text`, `page`, `formats`) looks at nothing else.
+All but its place is about one trace, the shortest that shows it: the rule, the last operation and its answer, the
+expected and observed values, the holders before, and each event with the pools after it. Only the place is about the
+trace in which the finding was met. The forms (`text`, `page`, `formats`) read nothing else.
 """
 
 import re
@@ -21,32 +21,33 @@ KINDS = {
     "request": {"free": "free", "store": "the prefix store's", "locked": "the store's, locked", "withheld": "withheld"},
     "memory": {"free": "free", "store": "published, held by nobody", "locked": "only kept", "withheld": "withheld"},
 }
-"""For each level what the kinds of cells are called that nobody holds."""
+"""Level -> the words for the kinds of cells without a holder."""
 
 
 class Cell(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one part of a pool (a page, a row, a slot) is after an event."""
+    """The state of one part of a pool (a page, a row, a slot) after an event."""
 
     kind: Literal["free", "store", "locked", "withheld", "held"]
-    """`store`: a name finds it and nobody holds it; `locked`: nobody holds it, and somebody keeps it where it is;
-    `withheld`: let go, but still read by a launch in flight."""
+    """`store`: published, without a holder; `locked`: the same, and pinned; `withheld`: released, but still read by a
+    launch in flight."""
     holder: str = ""
-    """Who holds it or keeps it, or the names that find it; several have commas between them."""
+    """Its holders or pins, or the names under which it is published, with commas between them."""
     named: bool = False
-    """The event, or the answer to it, names it."""
+    """The event or its answer names it."""
     wrong: bool = False
-    """It is what the answer is wrong about."""
+    """The answer is wrong about it."""
     used: str = ""
-    """What operations in flight do with it, in words."""
+    """Its uses by operations in flight, in words."""
 
 
 FREE = Cell("free")
 
 
 def ranks(moments: Sequence[dict[str, Cell]]) -> dict[str, int]:
-    """For each part that is ever in use or named how interesting it is: 0 is what an event is wrong about.
+    """The rank of each part that is ever in use or named, for drawing the most interesting ones: 0 comes first.
 
-    Then comes what the last event names, then what is named or changes, the latest first, and then what only stays.
+    Parts that an event is wrong about have rank 0. Then come parts that are named or change, the latest first, and last
+    the parts that stay the same.
     """
     found: dict[str, int] = {}
     before: dict[str, Cell] = {}
@@ -62,71 +63,71 @@ def ranks(moments: Sequence[dict[str, Cell]]) -> dict[str, int]:
 
 
 def by_number(name: str) -> tuple[int, str]:
-    """What sorts the names of pages: numbers as numbers, keys as text."""
+    """The sort key of a page's name: numbers by value, then keys as text."""
     return (int(name), "") if name.lstrip("-").isdigit() else (1 << 62, name)
 
 
 def spans(numbers: Iterable[int]) -> str:
     """Numbers, neighbours together: `1..3, 7`."""
-    told = (str(run) if isinstance(run, int) else f"{run[0]}..{run[0] + run[1] - 1}" for run in compress(numbers))
-    return ", ".join(told) or "none"
+    runs = (str(run) if isinstance(run, int) else f"{run[0]}..{run[0] + run[1] - 1}" for run in compress(numbers))
+    return ", ".join(runs) or "none"
 
 
 class Moment(msgspec.Struct, omit_defaults=True):
-    """One event, what was answered, and all pools after it."""
+    """One event, its answer, and all pools after it."""
 
     step: int
-    """Its number in the trace that is told, from 1."""
+    """Its number in the trace of the finding, from 1."""
     line: int
-    """Where it stands in the input; 0 if it stands nowhere."""
+    """Its line in the input; 0 if it has none."""
     event: dict[str, Any]
     """The operation or memory event, as a line of a trace without an answer."""
     says: str
-    """What happens, in a sentence."""
+    """The event in a sentence."""
     answer: dict[str, Any] | None = None
     refused: dict[str, Any] | None = None
     about: list[str] = []
     """The requests, sessions or holders that it names."""
     breaks: str = ""
-    """What is wrong with it, in words. Of an operation that ends a finding the pools are as before it."""
+    """Its violation, in words. With the last operation of a finding the pools are as before it."""
     cells: dict[str, dict[str, Cell]] = {}
     """For each pool the parts that are drawn, by their numbers."""
 
     @property
     def number(self) -> int:
-        """The number that a reader is shown: its line; of one that stands nowhere, the line that `--out` gives it."""
+        """The number that is shown: its line; without one, its line in the file that `--out` writes."""
         return numbered(self.line, self.step)
 
 
 def numbered(line: int, step: int) -> int:
-    """The line of an event; of one that stands nowhere the line in a file of its own, below a header."""
+    """The line of an event; without one, its line in a file of its own, below a header."""
     return line or step + 1
 
 
 class Trace(msgspec.Struct, omit_defaults=True):
-    """A trace, told: some of its events, in order, most often all."""
+    """The events of a trace that are shown, in order: all, or the last ones."""
 
     level: Literal["request", "memory"]
     sizes: dict[str, Any]
-    """Of the memory: `config` or `pools`, as in the header of a trace."""
+    """The sizes of the memory: `config` or `pools`, as in the header of a trace."""
     memory: str
     """The same in words."""
     total: int
-    """Events up to the last that is told."""
+    """Events up to the last that is shown."""
     moments: list[Moment]
     undrawn: dict[str, int] = {}
     """For each pool how many parts in use are not drawn."""
 
 
 class Place(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where something was found."""
+    """The place of a finding."""
 
     file: str
-    """The file, or the name of whatever was carried out."""
+    """The file, or the name of the run."""
     line: int = 0
-    """0: not a line of it."""
+    """0: no line of it."""
     step: int = 0
-    """The event's number in the input, from 1; 0: none was carried out."""
+    """The event's number in the input, from 1; 0: no event was carried out."""
     operation: str = ""
     """The kind of event."""
     vector: str = ""
@@ -136,7 +137,7 @@ class Place(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def during(self) -> str:
-        """The kind of event; of one that stands on no line its number, too."""
+        """The kind of event; without a line its number, too."""
         return self.operation if self.line else f"step {self.step}: {self.operation}"
 
     def __str__(self) -> str:
@@ -148,17 +149,17 @@ Sign = Literal["+", "-", ">", "n", "t", "w", "~"]
 
 
 class Reference(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An earlier event that a finding may come from: one line of its ledger."""
+    """An earlier event about the page of a finding: one line of its ledger."""
 
     sign: Sign
-    """A reference more or less to the page, one that changes hands, a name, a table, a write, a wait."""
+    """A reference taken, released or transferred, a name, a table, a write, a wait."""
     line: int
     step: int
     """The event's number in the input, from 1."""
     event: str
     """The kind of event."""
     says: str
-    """What it does to the page, in words."""
+    """Its effect on the page, in words."""
     site: str = ""
     """The place in the engine, as the engine says."""
     holder: str = ""
@@ -188,49 +189,49 @@ class Rule(msgspec.Struct, frozen=True):
 
 
 class Finding(msgspec.Struct, omit_defaults=True):
-    """What does not conform, told by the shortest trace that shows it."""
+    """A violation, a failure or a missed expectation, with the shortest trace that shows it."""
 
     kind: Literal["rule", "failure", "expectation"]
-    """A rule is broken; the implementation failed; or what it answers is allowed, and not what a vector expects."""
+    """A rule is broken; the implementation failed; or an answer is allowed, but not the one that a vector expects."""
     what: str
-    """What is wrong, in words: of the trace that is told."""
+    """The violation in words, with the numbers of `trace`."""
     place: Place
-    """Where it was met, in the input."""
+    """The place in the input where it was met."""
     trace: Trace
-    """What shows it: its last event is the finding."""
+    """The trace that shows it; the last event is the finding."""
     note: str
-    """How this trace came from the input."""
+    """How this trace was cut from the input."""
     rule: Rule | None = None
     code: str = ""
-    """The case of the rule, `RULE/case`; of a rule without cases its id."""
+    """The case of the rule, `RULE/case`; for a rule without cases its id."""
     expected: Any = None
     observed: Any = None
     compared: bool = False
     """Whether there is an expected value and an observed one."""
     before: list[str] = []
-    """What those whom the last event names held just before it."""
+    """The holdings, just before the last event, of the holders that it names."""
     known: list[str] = []
-    """What is known of them and of the parts that it names, and since which step."""
+    """The history of these holders and of the parts that the event names, with steps."""
     ledger: list[Reference] = []
-    """The events that it may come from: what was done to its page since that was last free, before the finding."""
+    """The events of its page from the last time that the page was free up to the finding."""
     sequences: str = ""
-    """Of leaks that were met several times: how the pages were taken and given back, and how often so."""
+    """For leaks that were met several times: the sequences of events that took and released the pages, counted."""
     method: Place | None = None
-    """The adapter's method that carried the operation out, where that is Python: its file and line."""
+    """The file and line of the adapter's method for the operation, if that is Python."""
     raised: list[str] = []
-    """Of a failure: where the implementation raised, its own lines, the innermost last."""
+    """For a failure: the implementation's own frames of the traceback, the innermost last."""
     count: int = 1
     """How often it was met."""
     also: list[Place] = []
     """Further places at which the same was met."""
     follows: str = ""
-    """Of what it may be a consequence."""
+    """The earlier finding that may have caused it, in words."""
     pool: str = ""
-    """The pool whose pages it speaks of, where the trace has several."""
+    """The pool of its pages, if the trace has several."""
 
     @property
     def title(self) -> str:
-        """What it is, in a few words."""
+        """The finding in a few words."""
         match self.kind:
             case "rule":
                 where = f" in pool {self.pool}" if self.pool else ""
@@ -241,14 +242,14 @@ class Finding(msgspec.Struct, omit_defaults=True):
 
     @property
     def kin(self) -> tuple[str, ...]:
-        """What findings of several traces have in common that are most likely one defect: code and place.
+        """The code and place of a finding: findings that agree in both are most likely one defect.
 
-        A failure has no code: it is known by the implementation's own words, but for the numbers in them.
+        A failure has no code. Its message stands for it, without the numbers.
         """
         case = self.code or f"{self.kind}: {re.sub(r'[0-9]+', '#', self.what)}"
         return case, self.place.operation, self.place.site, self.pool
 
     @property
     def last(self) -> Moment | None:
-        """The event that shows it; none if the implementation could not be made."""
+        """The event of the finding; `None` if the implementation could not be made."""
         return self.trace.moments[-1] if self.trace.moments else None

@@ -19,7 +19,7 @@ from kvspec.rules import CODES
 from kvtrace.header import VERSION, encode
 
 WIDTH = 100
-"""Columns of a finding told within another format."""
+"""Columns of a finding as text within another format."""
 
 
 def write(
@@ -30,7 +30,7 @@ def write(
     html: Path | None = None,
     out: Path | None = None,
 ) -> None:
-    """Write the files that are asked for.
+    """Write the requested files.
 
     Raises:
         OSError: one cannot be written.
@@ -47,16 +47,16 @@ def write(
 
 
 def to_trace(finding: Finding) -> bytes:
-    """What shows a finding, as a file: its trace, all of whose events have to be told."""
+    """The trace of a finding as a file; all of its events must be in it."""
     trace = finding.trace
     sizes = "config" if trace.level == "request" else "pools"
     header = {"kvspec": VERSION, "level": trace.level, "producer": f"what shows {finding.place}", sizes: trace.sizes}
     answers = ({"obs": one.answer, "refused": one.refused} for one in trace.moments)
-    told = (
+    lines = (
         one.event | {name: value for name, value in answer.items() if value is not None}
         for one, answer in zip(trace.moments, answers, strict=True)
     )
-    return b"".join(encode(line) + b"\n" for line in (header, *told))
+    return b"".join(encode(line) + b"\n" for line in (header, *lines))
 
 
 def to_json(report: Report) -> str:
@@ -65,7 +65,7 @@ def to_json(report: Report) -> str:
 
 
 def to_junit(report: Report) -> str:
-    """The report as JUnit's XML: a case is a test, with what was found in it as the failure."""
+    """The report as JUnit's XML: a case is a test, and its findings are the failure."""
     suite = ElementTree.Element(
         "testsuite",
         name=f"kvspec {report.command} {report.subject}",
@@ -91,10 +91,10 @@ def _test(report: Report, case: Case) -> ElementTree.Element:
             ElementTree.SubElement(test, "error", message=_xml(case.reason))
         case "fails":
             # One failure a test: that is all that most readers of the format show.
-            told = [one for one in report.findings if any(_stands_in(place, case) for place in _places(one))]
-            message = "; ".join(f"{one.title}: {one.what}" for one in told) or case.reason
+            findings = [one for one in report.findings if any(_stands_in(place, case) for place in _places(one))]
+            message = "; ".join(f"{one.title}: {one.what}" for one in findings) or case.reason
             failure = ElementTree.SubElement(test, "failure", message=_xml(message))
-            failure.text = _xml("\n".join(map(as_text, told)) or case.reason)
+            failure.text = _xml("\n".join(map(as_text, findings)) or case.reason)
     return test
 
 
@@ -107,7 +107,7 @@ def _stands_in(place: Place, case: Case) -> bool:
 
 
 def _xml(text: str) -> str:
-    """What XML can hold: no control characters."""
+    """Text without the characters that XML forbids."""
     return re.sub(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "?", text)
 
 
@@ -156,12 +156,12 @@ def _result(finding: Finding, rules: list[str]) -> dict[str, Any]:
     steps = list(_flow(finding))
     compared = f" Expected: {finding.expected}. Observed: {finding.observed}." if finding.compared else ""
     operation = finding.place.operation
-    told = f"{finding.title}{f' at {operation}' if operation else ''}: {finding.what}.{compared}"
+    message = f"{finding.title}{f' at {operation}' if operation else ''}: {finding.what}.{compared}"
     return {
         "ruleId": _rule_id(finding),
         "ruleIndex": rules.index(_rule_id(finding)),
         "level": "error",
-        "message": {"text": told},
+        "message": {"text": message},
         "locations": [_location(finding.method or finding.place)],
         "relatedLocations": [one | {"id": number} for number, one in enumerate(_related(finding), start=1)],
         "partialFingerprints": {"kvspec/v2": _fingerprint(finding)},

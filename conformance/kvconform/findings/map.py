@@ -1,4 +1,4 @@
-"""A told trace as text: one event after the other, and beside each who has what of the pools after it."""
+"""A trace as text: one event after the other, and beside each the holders of the pools' parts after it."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -34,7 +34,7 @@ class Part(NamedTuple):
         return max(3, len(self.number) + 1)
 
     def of(self, moment: Moment) -> Cell:
-        """What it is after a moment."""
+        """The state of the part after a moment."""
         return moment.cells.get(self.pool, {}).get(self.number, FREE)
 
 
@@ -113,9 +113,9 @@ class _Map:
     def _event(self, moment: Moment) -> Iterator[Text]:
         style = "bold red" if moment.breaks else "yellow" if moment.refused is not None else ""
         indent = len(self._row("", [" " * self._room(pool) for pool in self._pools], ""))
-        told = [moment.says, *([f"!! {moment.breaks}"] if moment.breaks else [])]
+        texts = [moment.says, *([f"!! {moment.breaks}"] if moment.breaks else [])]
         room = max(self._width - indent, NARROWEST)
-        says = [line for text in told for line in filled(printable(text), room).split("\n")]
+        says = [line for text in texts for line in filled(printable(text), room).split("\n")]
         drawn = Text(self._row(str(moment.number), [], ""), style)
         for pool, parts in self._pools.items():
             for part in parts:

@@ -1,4 +1,4 @@
-"""What came out of a command, as one object: what was judged, case by case, and what was found.
+"""The report of a command as one object: its cases, each with a verdict, and its findings.
 
 `kvspec schema --report` prints its JSON Schema, `--json` the object itself; `formats` writes it for other tools.
 """
@@ -11,8 +11,8 @@ from kvconform.findings.finding import Finding
 from kvspec import __version__
 
 Verdict = Literal["conforms", "partly checked", "fails", "known", "not supported", "unusable"]
-"""Of a case. `partly checked`: nothing is wrong, but of some rules that the case is about answers told too little;
-`known`: the baseline lists what was found; `unusable`: the input cannot be read."""
+"""The verdict of a case. `partly checked`: no finding, but answers left out the fields that some of its rules need;
+`known`: the baseline lists the findings; `unusable`: the input cannot be read."""
 
 
 class Case(msgspec.Struct, omit_defaults=True):
@@ -21,12 +21,12 @@ class Case(msgspec.Struct, omit_defaults=True):
     name: str
     verdict: Verdict
     file: str = ""
-    """Where it stands, if it is a file."""
+    """Its path, if it is a file."""
     level: Literal["request", "memory"] = "request"
     events: int = 0
-    """Operations or memory events that were judged."""
+    """Operations or memory events that were checked."""
     reason: str = ""
-    """Why it is not supported, or not usable; what it fails in, if no finding tells; what is known of it."""
+    """Why it is not supported or unusable, or why it fails if there is no finding."""
 
     def __post_init__(self) -> None:
         """Make the level the very default again in a case that came from another process: only then it is left out."""
@@ -34,26 +34,26 @@ class Case(msgspec.Struct, omit_defaults=True):
 
 
 class Report(msgspec.Struct, omit_defaults=True):
-    """All that came out of a command."""
+    """The outcome of a command."""
 
     command: Literal["run", "check", "fuzz", "show", "matrix"]
     subject: str
-    """What was checked: an implementation, an engine, or whatever wrote the traces."""
+    """The subject of the check: an implementation, an engine, or the traces."""
     cases: list[Case] = []
     findings: list[Finding] = []
-    """What does not conform, each thing once."""
+    """The findings, the same one once."""
     checked: dict[str, int] = {}
-    """Rule -> how often it was judged."""
+    """Rule -> how often it was checked."""
     unchecked: dict[str, int] = {}
-    """Rule -> how often too little was told to judge by it."""
+    """Rule -> how often it could not be checked, because fields were left out."""
     unreported: dict[str, list[str]] = {}
     """Such a rule -> the fields that were left out."""
     version: str = __version__
-    """Of kvspec."""
+    """The version of kvspec."""
 
     @property
     def conforms(self) -> bool:
-        """Whether no case fails, and all could be read; who tells so little that no vector is judged does not."""
+        """Whether all cases could be read and none fails. If every vector is only partly checked, that is a failure."""
         met = {case.verdict for case in self.cases if case.level == "request"} - {"not supported"}
         return met != {"partly checked"} and not any(case.verdict in ("fails", "unusable") for case in self.cases)
 

@@ -22,13 +22,13 @@ _PLURAL = {"conforms": "conform", "fails": "fail"}
 
 
 def page_of_report(report: Report) -> str:
-    """What came out of a command: each finding whole, then the rules, then all cases."""
+    """The report of a command: each finding in full, then the rules, then all cases."""
     verdicts = Counter(case.verdict for case in report.cases)
-    told = [f"{len(report.findings)} finding{'s'[: len(report.findings) != 1]}"]
-    told += [
+    counts = [f"{len(report.findings)} finding{'s'[: len(report.findings) != 1]}"]
+    counts += [
         f"{count} {_PLURAL.get(verdict, verdict) if count > 1 else verdict}" for verdict, count in verdicts.items()
     ]
-    summary = f"{', '.join(told)}. kvspec {report.version}."
+    summary = f"{', '.join(counts)}. kvspec {report.version}."
     title = f"kvspec {report.command}: {report.subject}"
     if report.findings:
         title = f"{report.findings[0].title}: {report.subject}"
@@ -62,8 +62,8 @@ def _finding(finding: Finding) -> str:
         parts.append(f"<p>{escape(finding.follows)}</p>")
     if finding.compared:
         pairs = (("expected", finding.expected), ("observed", finding.observed))
-        told = (f'<div class="{name}"><b>{name}</b><code>{escape(value(one))}</code></div>' for name, one in pairs)
-        parts.append(f'<div class="pair">{"".join(told)}</div>')
+        values = (f'<div class="{name}"><b>{name}</b><code>{escape(value(one))}</code></div>' for name, one in pairs)
+        parts.append(f'<div class="pair">{"".join(values)}</div>')
     if finding.rule is not None:
         identity = escape(finding.rule.id)
         parts.append(f'<p><a href="#{identity}">{identity}</a>: {escape(finding.rule.statement)}</p>')
@@ -97,8 +97,8 @@ def _timeline(trace: Trace) -> str:
 
 
 def _steps(moments: Sequence[Moment]) -> str:
-    """What is told of a step when it is chosen."""
-    told = [
+    """The details of each step, which the page shows when the step is chosen, as JSON."""
+    details = [
         {
             "line": moment.number,
             "event": value(moment.event),
@@ -108,7 +108,7 @@ def _steps(moments: Sequence[Moment]) -> str:
         for moment in moments
     ]
     # No text may end the script.
-    return json.dumps(told, ensure_ascii=False).replace("<", "\\u003c")
+    return json.dumps(details, ensure_ascii=False).replace("<", "\\u003c")
 
 
 def _rules(findings: Sequence[Finding]) -> str:
@@ -136,10 +136,10 @@ def _linked(origin: str) -> str:
 def _cases(report: Report) -> str:
     def row() -> Iterator[str]:
         for case in sorted(report.cases, key=lambda case: case.verdict == "conforms"):
-            kind, told = case.verdict.replace(" ", "-"), (case.name, case.verdict, case.reason)
-            yield f'<tr class="{kind}">{"".join(f"<td>{escape(one)}</td>" for one in told)}</tr>'
+            kind, cells = case.verdict.replace(" ", "-"), (case.name, case.verdict, case.reason)
+            yield f'<tr class="{kind}">{"".join(f"<td>{escape(one)}</td>" for one in cells)}</tr>'
 
     if not report.cases:
         return ""
     table = f'<table class="cases">{"".join(row())}</table>'
-    return f"<details><summary>What was judged: {len(report.cases)}</summary>{table}</details>"
+    return f"<details><summary>Cases: {len(report.cases)}</summary>{table}</details>"

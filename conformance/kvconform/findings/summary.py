@@ -1,4 +1,4 @@
-"""What was judged, as tables."""
+"""The checked rules, skipped vectors and repeated findings of a command, as tables and lines."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -55,8 +55,10 @@ def show_gaps(
             console.print(Text(f"Not supported, {counted(count, 'vector')}: {reason}."), soft_wrap=True)
     elif unsupported:
         needed = Counter(feature for _, missing in unsupported for feature in missing)
-        told = ", ".join(f"{lacked(feature)} ({count})" for feature, count in sorted(needed.items(), key=_most_first))
-        line = f"Not supported, {counted(len(unsupported), 'vector')}: {told}; -v says more."
+        reasons = ", ".join(
+            f"{lacked(feature)} ({count})" for feature, count in sorted(needed.items(), key=_most_first)
+        )
+        line = f"Not supported, {counted(len(unsupported), 'vector')}: {reasons}; -v says more."
         console.print(Text(filled(line, console.width, "", "  ")), soft_wrap=True)
     _show_silence(console, Evidence.together(outcome.evidence for _, outcome in results))
 
@@ -71,12 +73,12 @@ def _marked(vector: Vector, outcome: Outcome) -> Text:
 
 
 def show_check(console: Console, path: Path, evidence: Evidence, verbose: bool) -> None:
-    """Print what was judged in one trace; the table of rules only if `verbose`."""
-    judged, unjudged = evidence.checked, evidence.unchecked
-    table = Table("rule", "checked", "not told", title=printable(str(path)), box=box.SIMPLE_HEAD)
+    """Print which rules were checked in one trace; `verbose` adds the table of rules."""
+    checked, unchecked = evidence.checked, evidence.unchecked
+    table = Table("rule", "checked", "not reported", title=printable(str(path)), box=box.SIMPLE_HEAD)
     for rule in RULES:
-        if judged[rule] or unjudged[rule]:
-            table.add_row(rule, f"{judged[rule]:,}", f"{unjudged[rule]:,}" if unjudged[rule] else "")
+        if checked[rule] or unchecked[rule]:
+            table.add_row(rule, f"{checked[rule]:,}", f"{unchecked[rule]:,}" if unchecked[rule] else "")
     if verbose:
         console.print(table)
     _show_silence(console, evidence)
@@ -89,11 +91,11 @@ def _show_silence(console: Console, evidence: Evidence) -> None:
     """Name the fields that answers left out, and the rules that need them."""
     if evidence.unchecked:
         silent = [rule for rule in RULES if evidence.unchecked[rule]]
-        fields = evidence.fields_for
-        told = "; ".join(
-            f"{', '.join(fields(rule))} ({rule}, {counted(evidence.unchecked[rule], 'time')})" for rule in silent
+        fields_for = evidence.fields_for
+        fields = "; ".join(
+            f"{', '.join(fields_for(rule))} ({rule}, {counted(evidence.unchecked[rule], 'time')})" for rule in silent
         )
-        line = f"Not reported, so not checked: {told}."
+        line = f"Not reported, so not checked: {fields}."
         console.print(Text(filled(line, console.width, "", "  ")), soft_wrap=True)
 
 

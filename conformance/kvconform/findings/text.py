@@ -92,24 +92,24 @@ def _show_facts(console: Console, facts: Iterable[tuple[str, str]]) -> None:
 
 
 def answer(moment: Moment) -> str:
-    """What was answered, as JSON, or why it was refused."""
+    """The answer as JSON, or the reason of the refusal."""
     if moment.refused is not None:
         rule, reason = moment.refused.get("rule"), moment.refused.get("reason")
         return printable(f"refused by {rule or 'no rule named'}: {reason or 'no reason given'}")
     return "none" if moment.answer is None else value(moment.answer)
 
 
-def value(told: object) -> str:
+def value(given: object) -> str:
     """A value as JSON, long lists shortened; words as they are."""
-    if told is None:
+    if given is None:
         return "none"
-    return printable(told) if isinstance(told, str) else json.dumps(_short(told), ensure_ascii=False)
+    return printable(given) if isinstance(given, str) else json.dumps(_short(given), ensure_ascii=False)
 
 
-def _short(told: Any) -> Any:
-    if isinstance(told, dict):
-        return {key: _short(item) for key, item in told.items()}
-    if isinstance(told, list):
-        items = [_short(item) for item in told]
+def _short(given: Any) -> Any:
+    if isinstance(given, dict):
+        return {key: _short(item) for key, item in given.items()}
+    if isinstance(given, list):
+        items = [_short(item) for item in given]
         return items if len(items) <= _LONG else [*items[:6], f"... {len(items) - 8} more ...", *items[-2:]]
-    return told
+    return given

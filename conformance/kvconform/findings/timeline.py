@@ -1,4 +1,4 @@
-"""A told trace drawn as an HTML table: one line an event, and beside it who has each part of each pool after it."""
+"""A trace as an HTML table: one line an event, and beside it the holder of each part of each pool after it."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -19,7 +19,7 @@ FIRST_SEEN = 40
 HUES = 6
 """Colours for holders."""
 _STYLES = {"free": "none", "store": "store", "locked": "locked", "withheld": "room"}
-"""The style of a part that nobody holds."""
+"""The style of a part without a holder."""
 
 
 def drawn(trace: Trace, most: int = MOST_STEPS, *, fold: bool = False) -> str:
@@ -51,7 +51,7 @@ def drawn(trace: Trace, most: int = MOST_STEPS, *, fold: bool = False) -> str:
 
 
 def _column(shown: list[Moment], pool: str) -> list[str]:
-    """What is drawn of a pool: what is ever in use or named."""
+    """The parts of a pool that are drawn: those that are ever in use or named."""
     used = {number for one in shown for number, cell in one.cells.get(pool, {}).items() if cell != FREE}
     return sorted(used, key=by_number)
 
@@ -69,12 +69,12 @@ def _line(moment: Moment, columns: dict[str, list[str]], hues: dict[str, int], k
     cells = [f"<td>{moment.number}</td><td>{says}</td>"]
     for pool, numbers in columns.items():
         strip = [moment.cells.get(pool, {}).get(one, FREE) for one in numbers]
-        label = escape(f"{pool} {_told(numbers)}")
+        label = escape(f"{pool} {_listed(numbers)}")
         cells.append(f'<td data-pool="{label}">{_strip(numbers, strip, hues)}</td>')
     return f'<tr{kind} data-about="{_names(moment.about)}">{"".join(cells)}</tr>'
 
 
-def _told(numbers: list[str]) -> str:
+def _listed(numbers: list[str]) -> str:
     """Which parts a strip is of, where it stands without its head."""
     return spans(map(int, numbers)) if all(number.isdecimal() for number in numbers) else ", ".join(numbers)
 

@@ -1,4 +1,4 @@
-"""Words that reports, stories and the command line share, and a rule as it is printed."""
+"""Words that reports and the command line share, and a rule as it is printed."""
 
 import textwrap
 from collections.abc import Iterable
