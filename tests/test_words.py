@@ -45,7 +45,6 @@ PATTERN = re.compile(rf"\b(?:{'|'.join(DROPPED)})\b", re.IGNORECASE)
 WAITING = (
     "spec/kvspec",
     "conformance/kvattach",
-    "conformance/kvcheck",
     "conformance/kvlab",
     "conformance/kvconform/oracle",
 )

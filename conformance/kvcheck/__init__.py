@@ -1,13 +1,13 @@
-"""The law, fast: intervals and vector clocks in place of slots and a graph.
+"""The fast memory checker: intervals and vector clocks in place of slots and a graph.
 
-It finds what the law of `kvspec.memory` finds, at a cost that follows what changed. Read in this order: `flights` (what
-operations in flight use), `clocks` (what orders two uses), `labels` (when two contents are the same), `state` (what is
-remembered), `holding` (who refers to pages), `counting` (the engine's own figures), `races` (what else uses some
-slots), `uses` (what operations do to slots) and `ending` (how they end); `appending` counts decode steps in place of
-judging each.
+It makes the findings of the plain checker in `kvspec.memory`, at a cost that follows the changes of each event. Read in
+this order: `flights` (operations in flight and their uses), `clocks` (the order of two uses), `labels` (the identity
+of two contents), `state` (the state of pools, pages and tables), `holding` (references and names), `counting` (the
+engine's own figures), `races` (unordered uses of the same slots), `uses` (reads, writes and copies), `groups` (the same
+for many pages at once) and `ending` (ends and deliveries). `appending` counts decode steps without checking each.
 
-`Law.step` takes one event and returns what it breaks. It never stops: after a finding the state is mended in the way
-that hides least, and what may be a consequence says so.
+`Checker.step` takes one event and returns its findings. It never stops: after a finding it continues from the state
+that hides the fewest later findings, and a finding that may be a consequence names its cause.
 """
 
 from collections import Counter
@@ -47,7 +47,7 @@ _EVENTS: dict[type[Event], Callable[[State, Any], None]] = {
 
 
 class Checker:
-    """The law, watching one engine's memory."""
+    """Checks the memory events of one engine."""
 
     def __init__(self, pools: Mapping[str, Pool]) -> None:
         """Pools in which everything is free.
@@ -58,7 +58,7 @@ class Checker:
         self.state = State(dict(pools))
 
     def step(self, event: Event) -> list[Finding]:
-        """Judge one event and move on; what it breaks, most often nothing.
+        """Check one event and apply it; its findings, most often none.
 
         Raises:
             Malformed: no engine can mean this.
@@ -78,10 +78,10 @@ class Checker:
 
     @property
     def checked(self) -> Counter[str]:
-        """How often each rule was judged: what is not told is not."""
+        """Rule -> how often it was checked."""
         return Counter(self.state.checked)
 
     @property
     def unchecked(self) -> dict[str, Counter[str]]:
-        """Pool -> how often something was not told of it that a rule judges by, if ever."""
+        """Pool -> rule -> how often it could not be checked, because labels were not reported."""
         return {name: Counter(pool.unchecked) for name, pool in self.state.pools.items() if pool.unchecked}

@@ -1,7 +1,7 @@
-"""Operations that each add one slot to the same tables, as decode steps do: they are counted, not judged one by one.
+"""Operations that each add one slot to the same tables, as decode steps do: they are counted, not checked one by one.
 
-A stream that has read all of a table, and written its last slot, finds nothing new in it when it adds the next one:
-`uses` then moves two numbers. Here these are moved later, for many operations at once, and nothing else differs.
+If a stream has read all of a table and written its last slot, the next slot needs no check: `uses` then moves two
+numbers. Here these numbers move later, for many operations at once. Nothing else differs.
 """
 
 from kvcheck.finding import Writer
@@ -11,10 +11,10 @@ from kvspec.memory.events import OpId
 
 
 class Appending:
-    """Tables to which each operation of a stream adds one slot, of which it reads all, together with one other table.
+    """Tables to which each operation of a stream adds one slot. The operation reads them and one other table wholly.
 
-    While a table is counted its pages stay its holder's, since only an event that the law does not allow could take one
-    away that is none of the holder's own; and no other stream comes.
+    The pages of a counted table stay with its holder: only an event of the holder, or one that breaks a rule, could
+    release one. No other stream uses them.
     """
 
     def __init__(self, state: State, stream: str) -> None:
@@ -46,7 +46,7 @@ class Appending:
 
     def count(self) -> None:
         """One more operation has begun: all that it does to the tables here."""
-        self._add(self._state.clocks.streams[self._stream].lane[-1].by)
+        self._add(self._state.clocks.streams[self._stream].flights[-1].by)
 
     def _add(self, operation: Writer) -> None:
         self._operations += 1

@@ -25,7 +25,7 @@ HOSTS = 256
 _END = 1 << 62
 """No position lies there: a use without an end goes up to it."""
 _REMEMBERED = 10_000
-"""Operations that every host knows to be complete and one has not been told to have ended; messages."""
+"""Complete operations whose own end may still be reported; messages."""
 
 _NUMBER, _MOMENT = attrgetter("number"), attrgetter("moment")
 
@@ -42,7 +42,7 @@ class Clocks:
         self._streams: list[Stream] = []
         """All, by number."""
         self._messages: dict[str, Clock] = {}
-        """What whoever receives a message comes after."""
+        """Message -> the moments that lie before its receipt."""
         self.flights: dict[OpId, Flight] = {}
         self.begun = 0
         self.latest = 0
@@ -57,11 +57,11 @@ class Clocks:
         """Table, or page -> the operations in flight that use it, of those that are sorted."""
         self.writers: dict[Hashable, Users] = {}
         """The same for those that write there."""
-        self.told: set[str | None] = set()
-        """Streams of which it is told when their operations end; operations without one count as one."""
+        self.ends_reported: set[str | None] = set()
+        """Streams whose operations have reported ends; operations without a stream count as one."""
         self._seen: dict[tuple[str | None, OpId], int] = {}
-        """Operations that are complete because a later one is, by the hosts to which their own end may still be told,
-        and which events queued them."""
+        """Host and operation -> the event that queued it, for operations that are complete because a later one is, and
+        whose own end that host may still report."""
         self._free: list[Stream] = []
         """Streams of operations that have none: free again once every host has seen the last operation there."""
 
@@ -121,7 +121,7 @@ class Clocks:
             stream.clock = after(stream.clock, stream.index, stream.last)
         else:
             self.flights[event.id] = flight
-            stream.lane.append(flight)
+            stream.flights.append(flight)
             self.flying.append(flight)
             for one in self.hosts:
                 self._seen.pop((one, event.id), None)
@@ -155,7 +155,7 @@ class Clocks:
     def _has_rivals(self, stream: Stream) -> bool:
         """Whether an operation in flight is not ordered before what a stream queues."""
         flying = self.flying
-        if len(flying) == len(stream.lane):
+        if len(flying) == len(stream.flights):
             stream.ordered = self.begun + 1
             return False
         if self._is_rival(stream, flying[-1]):
@@ -183,7 +183,7 @@ class Clocks:
         self.oldest = self.begun + 1
         if isinstance(id, int) and id > self.latest:
             self.latest = id
-        self.told.add(name)
+        self.ends_reported.add(name)
         for one in self.hosts:
             self._seen.pop((one, id), None)
 
@@ -259,19 +259,22 @@ class Clocks:
         if event.part == "all":
             flight.ended += (event.host,)
         if len(self.hosts) == 1 or not self.has_seen(event.host, flight):
-            self.told.add(flight.event.stream)
+            self.ends_reported.add(flight.event.stream)
         self._order(host, flight, event.part)
         return flight.by[1]
 
     def _host_sees(self, host: Stream, clock: Clock, news: Iterable[int] | None = None) -> None:
-        """What every host knows to be complete is in flight no longer. `news`: the streams of which one knows more."""
+        """Advance a host's clock. Operations that every host knows to be complete are in flight no longer.
+
+        `news` are the streams on which the clock advances.
+        """
         before, host.clock = host.clock, clock
         for index in later(before, clock) if news is None else news:
-            lane, known = self._streams[index].lane, moment(clock, index)
+            flights, known = self._streams[index].flights, moment(clock, index)
             if len(self.hosts) > 1:
                 known = min(moment(one.clock, index) for one in self.hosts.values())
-            while lane and lane[0].moment <= known:
-                self._forget(lane.popleft())
+            while flights and flights[0].moment <= known:
+                self._forget(flights.popleft())
         self._note_oldest()
         while len(self._seen) > _REMEMBERED:
             del self._seen[next(iter(self._seen))]
@@ -295,5 +298,5 @@ class Clocks:
                 users = index.get(place)
                 if users is not None:
                     users.remove(flight)
-                    if not users.lanes:
+                    if not users.by_stream:
                         del index[place]

@@ -15,25 +15,25 @@ from kvspec.memory import events
 from kvspec.memory.events import Page, Pages
 
 LISTED = 16
-"""Pages that are told one by one to be wrong in a list, or twice in it; others once one of these is right again."""
+"""Pages of a list that are reported one by one as wrong or repeated; further ones when one of these is right again."""
 
 Runs = list[tuple[int, int]]
 """Page numbers, from and to, in order."""
 
 
 def count(state: State, event: events.Count) -> None:
-    """The engine's own figures, or its lists, against what its events add up to. Each difference is told once."""
+    """Compare the engine's own figures or lists with the sum of its events. Each difference is reported once."""
     pool = state.pool(event.pool)
     free = None if pool.total is None else pool.total - pool.held - pool.cached
     figures = ("free", event.free, free), ("cached", event.cached, pool.cached), ("held", event.held, pool.held)
-    for kind, told, due in figures:
-        if told is None:
+    for kind, counted, due in figures:
+        if counted is None:
             continue
         runs: Runs | None = None
-        if isinstance(told, int):
-            number = right = told
+        if isinstance(counted, int):
+            number = right = counted
         else:
-            runs, again = _sorted(pool, told)
+            runs, again = _sorted(pool, counted)
             size = sum(stop - start for start, stop in runs)
             number, right = size + sum(again.values()), size - _check_listed(state, pool, kind, runs, again)
         if due is not None:
@@ -54,8 +54,8 @@ def _sorted(pool: PoolState, pages: Pages) -> tuple[Runs, dict[Page, int]]:
     """The pages of a list, each once; and where pages begin that it has once more, and how many."""
     pool.expect({int if isinstance(one, tuple) else type(one) for one in pages})
     runs, again = Runs(), defaultdict[Page, int](int)
-    told = [run if isinstance(run, tuple) else (run, 1) for run in pages if not isinstance(run, str)]
-    for first, length in sorted(told):
+    listed = [run if isinstance(run, tuple) else (run, 1) for run in pages if not isinstance(run, str)]
+    for first, length in sorted(listed):
         before, stop = runs[-1][1] if runs else first, first + length
         if first < before:
             again[first] += min(before, stop) - first
@@ -67,33 +67,37 @@ def _sorted(pool: PoolState, pages: Pages) -> tuple[Runs, dict[Page, int]]:
 
 
 def _check_listed(state: State, pool: PoolState, kind: str, runs: Runs, again: dict[Page, int]) -> int:
-    """A list has no page twice, and none that counts as something else and is not free: how many of these it has."""
-    for page, times in _news(pool.told[f"{kind} twice"], again, lambda page: again.get(page, 0)):
+    """Check that a list repeats no page, and has none of another kind that is not free; the number of the latter."""
+    for page, times in _news(pool.reported[f"{kind} twice"], again, lambda page: again.get(page, 0)):
         if found := find_once(state, pool, "MEM-COUNT/twice", f"{kind} twice", times, page, each=True):
             found.figure = kind
     others = [pool.of_kind(other) for other in ("held", "cached") if other != kind]
     spans = [(one, bisect_left(one, first), bisect_left(one, stop)) for one in others for first, stop in runs]
     listed = (one[place] for one, start, stop in spans for place in range(start, stop))
-    told, number = pool.told[f"in {kind}"], sum(stop - start for _, start, stop in spans)
-    state.checked["MEM-COUNT"] += len(pool.apart) + len(pool.alike)
+    reported, number = pool.reported[f"in {kind}"], sum(stop - start for _, start, stop in spans)
+    state.checked["MEM-COUNT"] += len(pool.individual) + len(pool.groups)
     news = False
-    for page, wrong in _news(told, listed, lambda page: pool.kind_of(page) not in (kind, "free") and _has(runs, page)):
+
+    def is_wrong(page: Page) -> bool:
+        return pool.kind_of(page) not in (kind, "free") and _has(runs, page)
+
+    for page, wrong in _news(reported, listed, is_wrong):
         if found := find_once(state, pool, "MEM-COUNT/listed", f"in {kind}", wrong, page, each=True):
             found.figure, found.owners, news = kind, owners(pool.seen(page)), True
     if news:
-        state.by_code["MEM-COUNT/listed"][0].more += number - len(told)
+        state.by_code["MEM-COUNT/listed"][0].more += number - len(reported)
     return number
 
 
 def _news(
-    told: dict[Page | None, int], wrong: Iterable[Page], due: Callable[[Page], int]
+    reported: dict[Page | None, int], wrong: Iterable[Page], due: Callable[[Page], int]
 ) -> Iterator[tuple[Page, int]]:
-    """Pages that were told to be wrong, and some that are: by how much each is wrong now."""
-    yield from [(page, due(page)) for page in told if page is not None]
+    """Pages that were reported as wrong, and some that are: by how much each is wrong now."""
+    yield from [(page, due(page)) for page in reported if page is not None]
     for page in wrong:
-        if len(told) >= LISTED:
+        if len(reported) >= LISTED:
             return
-        if page not in told:
+        if page not in reported:
             yield page, due(page)
 
 

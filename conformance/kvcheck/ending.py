@@ -1,6 +1,6 @@
-"""How operations end: end, deliver, and what follows where one did not write what it meant to.
+"""The end and the delivery of operations, and the consequences of slots that an operation left unwritten.
 
-Of the operations in flight only those are looked at that use slots in which something is missing, or worthless.
+Only operations in flight that use missing or tainted slots are visited.
 """
 
 from bisect import bisect_right
@@ -12,15 +12,15 @@ from operator import attrgetter
 
 from msgspec.structs import replace
 
-from kvcheck.flights import Flight, Lane, Touched
+from kvcheck.flights import Flight, StreamFlights, Touched
 from kvcheck.holding import check_plans
 from kvcheck.state import HOLE, NOTHING, Content, PageState, State
-from kvcheck.uses import parts_of, spoil
+from kvcheck.uses import parts_of, taint
 from kvspec.memory import events
 from kvspec.memory.events import Page
 
 _REMEMBERED = 10_000
-"""Operations with worthless results that may still be delivered."""
+"""Operations with tainted results that may still be delivered."""
 _END = 1 << 62
 _NUMBER = attrgetter("number")
 
@@ -39,9 +39,9 @@ def end(state: State, event: events.End) -> None:
     if queued is None:
         state.find("MEM-ORDER/not-in-flight").operation = event.id
     elif event.unwritten:
-        _Failure(state).judge(event, queued)
-    while len(state.spoilt) > _REMEMBERED:
-        del state.spoilt[next(iter(state.spoilt))]
+        _Failure(state).follow(event, queued)
+    while len(state.tainted) > _REMEMBERED:
+        del state.tainted[next(iter(state.tainted))]
 
 
 def deliver(state: State, event: events.Deliver) -> None:
@@ -50,11 +50,11 @@ def deliver(state: State, event: events.Deliver) -> None:
     flight = state.clocks.in_flight(event.id, event.host)
     if isinstance(event.id, int) and event.id > state.clocks.latest:
         state.find("MEM-DELIVER/not-begun", holder=event.holder).operation = event.id
-    elif flight is not None and flight.event.stream in state.clocks.told:
+    elif flight is not None and flight.event.stream in state.clocks.ends_reported:
         state.find("MEM-DELIVER/incomplete", holder=event.holder).operation = event.id
     elif flight is not None:
         flight.delivered = event.holder
-    causes = state.spoilt.get(event.id, NOTHING)
+    causes = state.tainted.get(event.id, NOTHING)
     for holder in (event.holder, None):
         if holder in causes:
             found = state.find("MEM-DELIVER/tainted", holder=event.holder)
@@ -68,7 +68,7 @@ class _Failure:
     def __init__(self, state: State) -> None:
         self._state = state
         self._missing = defaultdict[Place, PageState](PageState)
-        self._worthless = defaultdict[Place, PageState](PageState)
+        self._tainted = defaultdict[Place, PageState](PageState)
         """Slots of pages, as contents of nothing."""
         self._wrote: set[tuple[Place, events.OpId]] = set()
         self._followed: set[tuple[Place, int, int]] = set()
@@ -76,13 +76,14 @@ class _Failure:
         """The next operation that uses followed slots, of each, the oldest first; and those after it."""
         self._tie = count()
 
-    def judge(self, event: events.End, queued: int) -> None:
-        """Slots that an operation, `queued` by that event, left unwritten are missing, unless a later one wrote them.
+    def follow(self, event: events.End, queued: int) -> None:
+        """Mark the slots that an operation left unwritten as missing, unless a later operation wrote them.
 
-        Names of them are plans again. Operations in flight that have read them meanwhile computed worthless slots, and
-        so did those that read these. The slots of a page that an operation wrote are not remembered once it is
-        complete, or its table has other pages: where one wrote last, nothing is taken to be missing. An operation's
-        reads of its own writes are not followed.
+        `queued` is the event that queued the operation. Names of missing slots become plans again. The results of
+        operations in flight that read missing slots are tainted, and so are those of operations that read these. The
+        checker forgets which slots of a page an operation wrote when it completes, or when its table gets other pages;
+        slots of a page that such an operation wrote last are not taken to be missing. An operation's reads of its own
+        writes are not followed.
         """
         clocks = self._state.clocks
         clocks.sort_all()
@@ -101,40 +102,40 @@ class _Failure:
         self._leave_out(event.id, queued)
 
     def _lose(self, gaps: dict[Place, PageState], place: Place, start: int, stop: int, number: int) -> None:
-        """Slots hold nothing, or nothing of worth: operations after `number` that use them are to be looked at."""
+        """Note missing or tainted slots, and follow the operations after `number` that use them."""
         gaps[place].put([Content(start, stop, None)])
         if (place, start, stop) not in self._followed:
             self._followed.add((place, start, stop))
             pool, index, users = self._state.pools[place[0]], self._state.clocks.users, list[Iterator[Flight]]()
-            named = pool.page(place[1]).tables.items() if place[1] in pool.apart or place[1] in pool.alike else ()
+            named = pool.page(place[1]).tables.items() if place[1] in pool.individual or place[1] in pool.groups else ()
             bases: dict[str | Place, int] = {place: 0} | {table: link.index * pool.size for table, link in named}
             for where, base in bases.items():
-                for lane in index[where].near(base + start, base + stop) if where in index else ():
-                    users.append(self._later(lane, number, where))
+                for flights in index[where].near(base + start, base + stop) if where in index else ():
+                    users.append(self._later(flights, number, where))
             self._go_on(merge(*users, key=_NUMBER), (place, start, stop))
 
-    def _later(self, lane: Lane, number: int, where: str | Place) -> Iterator[Flight]:
-        """Operations of a stream after a number, but for those of which nothing more can follow."""
-        passed, at = list[int](), bisect_right(lane, number, key=_NUMBER)
+    def _later(self, flights: StreamFlights, number: int, where: str | Place) -> Iterator[Flight]:
+        """Operations of a stream after a number, without those that can taint nothing more."""
+        passed, at = list[int](), bisect_right(flights, number, key=_NUMBER)
         try:
-            while at < len(lane):
-                flight = lane[at]
-                if flight.number not in lane.quiet:
+            while at < len(flights):
+                flight = flights[at]
+                if flight.number not in flights.quiet:
                     yield flight
                     if not self._is_quiet(flight, where):
                         at += 1
-                        lane.quiet |= dict.fromkeys(passed, number)
+                        flights.quiet |= dict.fromkeys(passed, number)
                         passed.clear()
                         continue
                 passed.append(flight.number)
-                number = lane.quiet.get(flight.number, flight.number)
-                at = bisect_right(lane, number, key=_NUMBER)
+                number = flights.quiet.get(flight.number, flight.number)
+                at = bisect_right(flights, number, key=_NUMBER)
         finally:
-            lane.quiet |= dict.fromkeys(passed, number)
+            flights.quiet |= dict.fromkeys(passed, number)
 
     def _is_quiet(self, flight: Flight, where: str | Place) -> bool:
-        """Whether an operation only reads a page or table, for holders for whom its results are worthless."""
-        touched, causes = _touched(self._state, flight), self._state.spoilt.get(flight.event.id, NOTHING)
+        """Whether an operation only reads a page or table, for holders whose results are tainted already."""
+        touched, causes = _touched(self._state, flight), self._state.tainted.get(flight.event.id, NOTHING)
         if isinstance(where, str):
             uses = [(self._state.tables[where].holder, use[-1]) for use in touched.tables.get(where, ())]
             return not any(writes or not (holder in causes or None in causes) for holder, writes in uses)
@@ -142,7 +143,7 @@ class _Failure:
         return not any(writes or not (holder in causes or None in causes) for *_, holder, writes in pages)
 
     def _go_on(self, users: Iterator[Flight], slots: tuple[Place, int, int]) -> None:
-        """Note the next operation that uses slots, if anything is still missing there, or worthless."""
+        """Note the next operation that uses slots, if one of them is still missing or tainted."""
         following = next(users, None) if self._is_lost(*slots) else None
         if following is None:
             self._followed.discard(slots)
@@ -150,18 +151,18 @@ class _Failure:
             heappush(self._users, (following.number, next(self._tie), following, users, slots))
 
     def _is_lost(self, place: Place, start: int, stop: int) -> bool:
-        """Whether something in these slots is missing or worthless."""
+        """Whether one of these slots is missing or tainted."""
         return any(
             isinstance(piece, Content)
-            for gaps in (self._missing, self._worthless)
+            for gaps in (self._missing, self._tainted)
             if place in gaps
             for piece in gaps[place].pieces(start, stop)
         )
 
     def _look(self, flight: Flight, due: set[Place]) -> None:
-        """An operation reads and writes pages in which something is missing, or worthless."""
+        """Apply the reads and writes of an operation to pages with missing or tainted slots."""
         state, touched = self._state, _touched(self._state, flight)
-        causes, new = state.spoilt.get(flight.event.id, NOTHING), dict[str | None, None]()
+        causes, new = state.tainted.get(flight.event.id, NOTHING), dict[str | None, None]()
         uses = [(place, *use) for place in due for use in self._uses(flight, touched, place)]
         for place, start, stop, holder, writes in uses:
             if not (writes or holder in causes or None in causes) and self._is_lost(place, start, stop):
@@ -169,19 +170,19 @@ class _Failure:
         for place, start, stop, _, writes in uses:
             if writes:
                 self._wrote.add((place, flight.event.id))
-                for gaps in (self._missing, self._worthless):
+                for gaps in (self._missing, self._tainted):
                     if place in gaps:
                         gaps[place].erase(start, stop)
         for holder in new:
-            spoil(state, flight, holder, None)
+            taint(state, flight, holder, None)
             for place, start, stop in self._written(flight, touched, holder):
-                self._lose(self._worthless, place, start, stop, flight.number)
+                self._lose(self._tainted, place, start, stop, flight.number)
 
     def _uses(self, flight: Flight, touched: Touched, place: Place) -> Iterator[tuple[int, int, str | None, bool]]:
         """The slots of a page, from and to, that an operation uses, for whom, and whether it writes them."""
         yield from touched.pages.get(place, ())
         pool, number = self._state.pools[place[0]], place[1]
-        names = pool.page(number).tables if number in pool.apart or number in pool.alike else NOTHING
+        names = pool.page(number).tables if number in pool.individual or number in pool.groups else NOTHING
         for name in names if len(names) <= len(touched.tables) else touched.tables:
             link = names.get(name)
             if link is not None and link.since < flight.number:
@@ -208,7 +209,7 @@ class _Failure:
 
     def _mark(self) -> None:
         """Slots of pages that were computed from missing ones are marked, where no operation wrote over them."""
-        for (name, number), gap in self._worthless.items():
+        for (name, number), gap in self._tainted.items():
             pool = self._state.pools[name]
             page = pool.page(number)
             for slots in gap.content:
@@ -221,7 +222,7 @@ class _Failure:
         """Missing slots are in pages no longer, and names of them are plans again."""
         for (name, number), gap in self._missing.items():
             pool = self._state.pools[name]
-            known = number in pool.apart or number in pool.alike
+            known = number in pool.individual or number in pool.groups
             if not (gap.content and known):  # written since, or nothing was ever known of it
                 continue
             page = pool.page(number)
@@ -249,7 +250,7 @@ def _touched(state: State, flight: Flight) -> Touched:
             if use.table is not None:
                 touched.tables.setdefault(use.table, []).append((use.start, use.stop or _END, written))
                 continue
-            for pool, number, start, stop, _, holder, _ in parts_of(state, use, judge=False):
+            for pool, number, start, stop, _, holder, _ in parts_of(state, use, check=False):
                 if number not in pool.padding:
                     touched.pages.setdefault((pool.name, number), []).append((start, stop, holder, written))
                     if written:

@@ -1,4 +1,4 @@
-"""What the fast law says of a finding besides: what it may follow from, and who else has part in it."""
+"""Findings of the fast checker: those of the plain one with a cause, the other operation and the owners."""
 
 from typing import NamedTuple
 
@@ -17,8 +17,8 @@ PAGES_AN_EVENT = 1 << 20
 """An event names at most so many pages one by one: its cost follows what it names."""
 
 OWNERS, CONTENT = "owners", "content"
-"""What a finding is about, if others can follow from it: from who has a page all that happens to it, from what is in a
-page only what is found there. Nothing follows from an order that is missing, or from what has left the engine."""
+"""The subject of a finding that can cause others. A wrong owner of a page can cause any finding on the page; wrong
+content only findings on content. A missing order causes none, and neither does a delivered result."""
 
 Writer = tuple[OpId, int]
 """An operation, and the number of the event that queued it."""
@@ -74,7 +74,7 @@ class Finding(memory.Finding, forbid_unknown_fields=True, omit_defaults=True):
     stream: str = ""
     """The stream of the earlier of two uses that race."""
     did: str = ""
-    """What the earlier use does: reads or writes."""
+    """The kind of the earlier use: reads or writes."""
     other: Writer | None = None
     """The operation of the earlier of two uses that race; else the last one that wrote in the page, where that is known
     and other content is found there."""

@@ -1,4 +1,4 @@
-"""Operations in flight, and what they use: of each page and table by stream, and by slots where there are many."""
+"""Operations in flight and their uses: by page and table, then by stream, and by slots where there are many."""
 
 from bisect import bisect_left, insort
 from collections import defaultdict, deque
@@ -15,9 +15,9 @@ _MANY = 16
 
 
 class Stream:
-    """A stream: what was queued there, and what the next operation there comes after."""
+    """A stream: its operations in flight, and the moments before its next operation."""
 
-    __slots__ = ("clock", "host", "index", "is_host", "lane", "last", "name", "ordered")
+    __slots__ = ("clock", "flights", "host", "index", "is_host", "last", "name", "ordered")
 
     def __init__(self, name: str, index: int, *, is_host: bool = False) -> None:
         """Nothing is queued, and it comes after nothing."""
@@ -28,14 +28,14 @@ class Stream:
         """The moments of other streams that lie before its next operation."""
         self.host = START
         """The clock of a host that it has joined last."""
-        self.lane: deque[Flight] = deque()
+        self.flights: deque[Flight] = deque()
         """Its operations in flight, oldest first."""
         self.ordered = 1
         """Each operation in flight with a smaller number is its own, or one that it comes after."""
 
 
 class Flight:
-    """An operation that is queued, and what it uses."""
+    """A queued operation and its uses."""
 
     __slots__ = (
         "by",
@@ -65,17 +65,17 @@ class Flight:
         self.seen = queue.clock is queue.host
         """Whether its host has seen all of this."""
         self.ended: tuple[str | None, ...] = ()
-        """Hosts that were told of its end, or are not to be told."""
+        """Hosts that have reported its end, or need not."""
         self.by: Writer = event.id, 0
         """Its name, and the number of the event that queued it."""
         self.delivered: str | None = None
-        """For whom what it computed left the engine, when it was not known yet whether its end would be told."""
+        """The holder whose result was delivered before it was known whether ends are reported on this stream."""
         self.moment = queue.last
         """When it is done; it has read at the moment before."""
         self.written: defaultdict[tuple[str, Page], list[Any]] | None = None
         """The content that its writes leave in each page, once two of them differ."""
         self.uses: list[tuple[Hashable, int, int, bool]] = []
-        """Of pages, by pool and number: slots from, to; and whether it writes them. Uses of tables its event tells."""
+        """Its uses of pages: the page, slots from, to, and whether it writes them. Its event has those of tables."""
         self.spans: dict[Hashable, dict[tuple[int, int, bool], None]] = {}
         """Its uses by table or page, once an operation that has rivals has asked (`Clocks.sort`)."""
         self.touched: Touched | None = None
@@ -103,17 +103,17 @@ class Touched:
         """Table -> from, to, and whether it writes them."""
 
 
-class Lane(list[Flight]):
-    """Operations of one stream, oldest first, that use the same."""
+class StreamFlights(list[Flight]):
+    """Operations of one stream, oldest first, that use the same page or table."""
 
     def __init__(self) -> None:
         """None yet."""
         super().__init__()
         self.quiet: dict[int, int] = {}
-        """The number of one -> up to which number they only read it, for whom their results are worthless."""
+        """Operation -> the last of the operations from it on that only read, for holders with tainted results."""
 
 
-Lanes = dict[str, Lane]
+ByStream = dict[str, StreamFlights]
 """Stream -> operations in flight there, oldest first."""
 Span = tuple[int, int]
 """Slots of a page, or positions of a table: from, to."""
@@ -124,21 +124,21 @@ class Users:
 
     def __init__(self, place: Hashable, *, writing: bool) -> None:
         """None yet."""
-        self.lanes: Lanes = {}
+        self.by_stream: ByStream = {}
         self._place, self._writing, self._count = place, writing, 0
-        self._spans: dict[Span, Lanes] | None = None
+        self._spans: dict[Span, ByStream] | None = None
         """Those that use just these slots, once there have been many."""
         self._by_size: dict[int, list[Span]] = {}
         """Bits of a length -> the spans that are so long, in order."""
 
     def add(self, flight: Flight, span: Span) -> None:
         """An operation, later than all of its stream here, uses some slots."""
-        self._count += _enter(self.lanes, flight)
+        self._count += _enter(self.by_stream, flight)
         if self._spans is not None:
             self._add(flight, span)
         elif self._count > _MANY:
             self._spans = {}
-            for one in chain.from_iterable(self.lanes.values()):
+            for one in chain.from_iterable(self.by_stream.values()):
                 for first, last, writes in one.spans[self._place]:
                     if writes or not self._writing:
                         self._add(one, (first, last))
@@ -152,22 +152,23 @@ class Users:
 
     def remove(self, flight: Flight) -> None:
         """The oldest operation of its stream here is in flight no longer."""
-        self._count -= _leave(self.lanes, flight)
+        self._count -= _leave(self.by_stream, flight)
         for first, last, _ in () if self._spans is None else flight.spans[self._place]:
-            lanes = self._spans.get((first, last)) if self._spans else None
-            if lanes is not None and _leave(lanes, flight) and not lanes and self._spans is not None:
+            by_stream = self._spans.get((first, last)) if self._spans else None
+            if by_stream is not None and _leave(by_stream, flight) and not by_stream and self._spans is not None:
                 del self._spans[first, last]
                 spans = self._by_size[(last - first).bit_length()]
                 del spans[bisect_left(spans, (first, last))]
 
-    def near(self, first: int, last: int) -> Iterable[Lane]:
+    def near(self, first: int, last: int) -> Iterable[StreamFlights]:
         """Operations, those of a stream together, among which are all that use slots from `first` to `last`."""
         if self._spans is None:
-            return self.lanes.values()
+            return self.by_stream.values()
         near = [*islice(self._overlapping(first, last), _MANY + 1)]
-        return self.lanes.values() if len(near) > _MANY else [lane for lanes in near for lane in lanes.values()]
+        every = self.by_stream.values()
+        return every if len(near) > _MANY else [flights for by_stream in near for flights in by_stream.values()]
 
-    def _overlapping(self, first: int, last: int) -> Iterable[Lanes]:
+    def _overlapping(self, first: int, last: int) -> Iterable[ByStream]:
         for bits, spans in self._by_size.items():
             low, high = bisect_left(spans, (first - (1 << bits), 0)), bisect_left(spans, (last, 0))
             for span in islice(spans, low, high):
@@ -175,22 +176,22 @@ class Users:
                     yield self._spans[span]
 
 
-def _enter(lanes: Lanes, flight: Flight) -> bool:
-    lane = lanes.get(flight.queue.name)
-    if lane is None:
-        lane = lanes[flight.queue.name] = Lane()
-    new = not (lane and lane[-1] is flight)
+def _enter(by_stream: ByStream, flight: Flight) -> bool:
+    flights = by_stream.get(flight.queue.name)
+    if flights is None:
+        flights = by_stream[flight.queue.name] = StreamFlights()
+    new = not (flights and flights[-1] is flight)
     if new:
-        lane.append(flight)
+        flights.append(flight)
     return new
 
 
-def _leave(lanes: Lanes, flight: Flight) -> bool:
-    lane = lanes.get(flight.queue.name)
-    if not (lane and lane[0] is flight):
+def _leave(by_stream: ByStream, flight: Flight) -> bool:
+    flights = by_stream.get(flight.queue.name)
+    if not (flights and flights[0] is flight):
         return False
-    del lane[0]
-    lane.quiet.pop(flight.number, None)
-    if not lane:
-        del lanes[flight.queue.name]
+    del flights[0]
+    flights.quiet.pop(flight.number, None)
+    if not flights:
+        del by_stream[flight.queue.name]
     return True

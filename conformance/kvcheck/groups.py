@@ -1,8 +1,8 @@
-"""Pages that are handled alike, all at once: a thousand are taken, mapped, filled, published and let go in runs.
+"""Page groups: pages with the same history are taken, mapped, written, published and released in runs.
 
-Only what is plainly allowed is done here, for runs of pages that have one `Alike` together. Each function yields which
-of its pages, by their place in the event, it leaves to the general code, which looks at them one by one and judges
-them: it parts a page from the others when it asks for its state.
+Only events without a finding are handled here, for runs of pages of one `PageGroup`. Each function yields the ranges of
+pages, by their place in the event, that it leaves to the general code. That code checks pages one by one, and splits
+a page from its group when it needs the page's own state.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ from itertools import groupby, takewhile
 from msgspec.structs import replace
 
 from kvcheck.flights import Flight
-from kvcheck.state import NOTHING, Alike, PageState, PoolState, State, Stretch, Table
+from kvcheck.state import NOTHING, PageGroup, PageState, PoolState, State, Stretch, Table
 from kvspec.memory.events import Label, Page, Use
 
 _MANY = 1000
@@ -19,9 +19,9 @@ _MANY = 1000
 place."""
 
 
-def _runs(pool: PoolState, numbers: list[Page]) -> Iterator[tuple[Alike | None, int, int]]:
-    """Pages in order, those that are alike together, from and to; `None`: each has its own state, or none."""
-    found = [*map(pool.alike.get, numbers)]
+def _runs(pool: PoolState, numbers: list[Page]) -> Iterator[tuple[PageGroup | None, int, int]]:
+    """Pages in order, by group: the group, from, to. `None`: each page has its own state, or none."""
+    found = [*map(pool.groups.get, numbers)]
     if found and found.count(found[0]) == len(found):
         yield found[0], 0, len(found)
         return
@@ -33,33 +33,33 @@ def _runs(pool: PoolState, numbers: list[Page]) -> Iterator[tuple[Alike | None, 
 
 
 def _once(numbers: list[Page]) -> bool:
-    """Whether each page is told once."""
+    """Whether no page is repeated."""
     return len(numbers) == 1 or len({*numbers}) == len(numbers)
 
 
-def _distinct(pool: PoolState, numbers: list[Page]) -> Iterator[tuple[Alike | None, int, int]]:
-    """The same of pages that an event may name twice: then each is looked at alone."""
+def _distinct(pool: PoolState, numbers: list[Page]) -> Iterator[tuple[PageGroup | None, int, int]]:
+    """The runs of pages; if a page is repeated, one run without a group."""
     return _runs(pool, numbers) if _once(numbers) else iter([(None, 0, len(numbers))])
 
 
-def _set(pool: PoolState, run: list[Page], one: Alike) -> None:
-    alike = pool.alike
+def _set(pool: PoolState, run: list[Page], one: PageGroup) -> None:
+    groups = pool.groups
     for number in run:
-        alike[number] = one
+        groups[number] = one
 
 
-def _become(state: State, pool: PoolState, run: list[Page], one: Alike) -> None:
-    """Pages are like `one` from now on; free ones that nobody uses are not remembered."""
+def _become(state: State, pool: PoolState, run: list[Page], one: PageGroup) -> None:
+    """Put pages into group `one`; free pages without uses are forgotten."""
     if one.holders or one.named or one.tables or (one.left and one.left[-1][-1] >= state.clocks.oldest):
         _set(pool, run, one)
         return
     for number in run:
-        del pool.alike[number]
+        del pool.groups[number]
     state.renew(pool, run)
 
 
 def take(state: State, pool: PoolState, numbers: list[Page], holder: str) -> Iterator[range]:
-    """Pages that are free, of which nothing is remembered but how operations in flight used them."""
+    """Take free pages; of their past only uses by operations in flight remain."""
     if not _once(numbers):
         yield range(len(numbers))
         return
@@ -69,16 +69,16 @@ def take(state: State, pool: PoolState, numbers: list[Page], holder: str) -> Ite
             yield range(start, stop)
             continue
         state.renew(pool, run)
-        if one is None and len(run) == 1 and pool.unit == pool.size:  # what is alone is filled slot by slot
-            pool.apart[run[0]] = PageState({holder: 1}, NOTHING, NOTHING, NOTHING)
+        if one is None and len(run) == 1 and pool.unit == pool.size:  # a single page is filled slot by slot
+            pool.individual[run[0]] = PageState({holder: 1}, NOTHING, NOTHING, NOTHING)
         else:
-            _set(pool, run, Alike({holder: 1}, left=() if one is None else one.left))
+            _set(pool, run, PageGroup({holder: 1}, left=() if one is None else one.left))
         pool.count(run, held=1)
         state.held(holder, pool).update(dict.fromkeys(run))
 
 
 def share(state: State, pool: PoolState, numbers: list[Page], holder: str, keys: list[str] | None) -> Iterator[range]:
-    """Pages that somebody else has, or that are found by the names which are told."""
+    """Share pages that have other holders, or are published under the given names."""
     for one, start, stop in _distinct(pool, numbers):
         run = numbers[start:stop]
         if (
@@ -97,7 +97,7 @@ def share(state: State, pool: PoolState, numbers: list[Page], holder: str, keys:
 
 
 def release(state: State, pool: PoolState, numbers: list[Page], holder: str) -> Iterator[range]:
-    """Pages that a holder has, and that no table of it names."""
+    """Release pages that a holder has, and that none of its tables names."""
     for one, start, stop in _distinct(pool, numbers):
         if (
             one is None
@@ -116,7 +116,7 @@ def release(state: State, pool: PoolState, numbers: list[Page], holder: str) -> 
 
 
 def _let_go(state: State, pool: PoolState, run: list[Page], holder: str) -> None:
-    """A holder refers to some of its pages no longer."""
+    """Remove pages from a holder's."""
     held = state.holdings[holder]
     if len(held[pool.name]) == len(run):
         del held[pool.name]
@@ -146,7 +146,7 @@ def transfer(state: State, pool: PoolState, numbers: list[Page], old: str, new: 
 def publish(
     state: State, pool: PoolState, numbers: list[Page], keys: list[str], labels: list[Label]
 ) -> Iterator[range]:
-    """Whole pages that somebody has, that hold what their names promise, and whose names are new, each page's first."""
+    """Publish whole pages that have a holder and the promised content; each name is new, and the page's first."""
     distinct = len({*keys}) == len(keys) and pool.names.keys().isdisjoint(keys)
     for one, start, stop in _distinct(pool, numbers) if distinct else [(None, 0, len(numbers))]:
         run = numbers[start:stop]
@@ -208,15 +208,15 @@ def unlink(state: State, table: Table, start: int, stop: int) -> Iterator[range]
 def write(
     flight: Flight, table: Table, numbers: list[Page], labels: Sequence[Label | None], start: int, stop: int
 ) -> int:
-    """Pages of a table are written wholly, those that are alike with the first: how many.
+    """Write whole pages of a table as far as they are in the group of the first; the number of pages.
 
-    Nothing was written in them yet, so nobody has looked at them: who does parts them.
+    They were empty, so no stream has checked them: a check would have split them from the group.
     """
     pool, run = table.pool, numbers[start:stop]
-    one = pool.alike[run[0]]
+    one = pool.groups[run[0]]
     if one.whole or table.holder not in one.holders:
         return 0
-    found = [*map(pool.alike.get, run)]
+    found = [*map(pool.groups.get, run)]
     if found.count(one) != len(run):
         run = run[: len([*takewhile(lambda other: other is one, found)])]
     _set(pool, run, replace(one, whole=dict(zip(run, labels[start:stop], strict=False)), writer=flight.by))
@@ -224,12 +224,12 @@ def write(
 
 
 def append(flight: Flight, table: Table, use: Use) -> bool:
-    """Whole units of a page that follow on those which are written; whether that is all of a use.
+    """Append whole units to the written ones of a page; whether the use needs no more.
 
-    Nobody has looked at it through a table but by writing: who does parts it from the others.
+    No stream has read the page through a table: a read would have split it from the group.
     """
     pool, (index, slot), labels = table.pool, divmod(use.start, table.pool.size), use.labels
-    one = pool.alike.get(table.pages[index]) if 0 <= index < len(table.pages) else None
+    one = pool.groups.get(table.pages[index]) if 0 <= index < len(table.pages) else None
     if (
         labels is None
         or one is None
@@ -242,18 +242,18 @@ def append(flight: Flight, table: Table, use: Use) -> bool:
         return False
     units = one.units or []
     units += labels
-    pool.alike[number] = replace(one, units=units, writer=flight.by)
+    pool.groups[number] = replace(one, units=units, writer=flight.by)
     return True
 
 
 def read(state: State, flight: Flight, table: Table, start: int, stop: int) -> Iterator[range]:
-    """Positions of a table whose pages hold wholly what the table means; yields those that are left to be looked at."""
+    """Read positions of a table whose pages hold exactly the table's labels; yields the positions that are left."""
     pool, holder, size = table.pool, table.holder, table.pool.size
     first, last = -(-start // size), stop // size
     if flight.rivals or first >= last:
         yield range(start, stop)
         return
-    numbers, labels = table.pages[first:last], table.told(first, last)
+    numbers, labels = table.pages[first:last], table.labels_of(first, last)
     for one, begin, end in _runs(pool, numbers):
         meant = labels[begin:end]
         if (
@@ -267,8 +267,8 @@ def read(state: State, flight: Flight, table: Table, start: int, stop: int) -> I
         if start < at:
             yield range(start, at)
         start = at + (end - begin) * size
-        if untold := meant.count(None):
-            pool.unchecked["MEM-CONTENT"] += untold
-        state.checked["MEM-CONTENT"] += end - begin - untold
+        if unlabelled := meant.count(None):
+            pool.unchecked["MEM-CONTENT"] += unlabelled
+        state.checked["MEM-CONTENT"] += end - begin - unlabelled
     if start < stop:
         yield range(start, stop)

@@ -1,4 +1,4 @@
-"""Who refers to which pages, and by which names they are found: take, share, release, pass_on, publish, drop."""
+"""References and names of pages: take, share, release, transfer, publish, drop and others."""
 
 from collections.abc import Iterable
 from itertools import chain
@@ -61,11 +61,11 @@ def share(state: State, event: events.Share) -> None:
 
 
 def release(state: State, event: events.Release) -> None:
-    """One reference less to each page. After the last one nobody is left to write what a name only plans."""
+    """One reference less to each page. With the last reference its planned names must be written."""
     pool = state.pool(event.pool)
     numbers = pool.expand(event.pages)
     state.checked["MEM-RELEASE"] += len(numbers)
-    holder, pages = event.holder, pool.apart
+    holder, pages = event.holder, pool.individual
     for index in chain.from_iterable(groups.release(state, pool, numbers, holder)):
         number = numbers[index]
         page = pages.get(number) or pool.page(number)
@@ -115,7 +115,7 @@ def publish(state: State, event: events.Publish) -> None:
     each = -(-slots // pool.unit)
     if event.labels is not None and len(event.labels) != each * len(numbers):
         raise Malformed(f"{len(event.labels)} labels for {len(numbers)} pages with {each} each")
-    labels, planned, writer, pages, names = event.labels, event.planned, event.writer, pool.apart, pool.names
+    labels, planned, writer, pages, names = event.labels, event.planned, event.writer, pool.individual, pool.names
     keys, alone = _one_each(event.keys, numbers), iter([range(len(numbers))])
     if labels is not None and each == 1 and slots == pool.size and not (planned or pool.keyed):
         alone = groups.publish(state, pool, numbers, event.keys, labels)
@@ -212,12 +212,12 @@ def failed(state: State, event: events.Failed) -> None:
 def find_once(
     state: State, pool: PoolState, code: str, figure: str, wrong: int, page: Page | None = None, *, each: bool = False
 ) -> Finding | None:
-    """A difference is a finding when it appears and when it changes; of a figure that `each` page has, its own."""
+    """Note a difference when it appears and when it changes; with `each` for each page on its own."""
     state.checked[rule_of(code)] += 1
-    told, place = pool.told[figure], page if each else None
-    before = told.pop(place, 0)
+    reported, place = pool.reported[figure], page if each else None
+    before = reported.pop(place, 0)
     if wrong:
-        told[place] = wrong
+        reported[place] = wrong
     return state.find(code, pool, page) if wrong not in (0, before) else None
 
 
@@ -232,7 +232,7 @@ def _check_left(state: State, holder: str, code: str, pools: Iterable[PoolState]
 
 
 def check_promise(state: State, pool: PoolState, number: Page, page: PageState, key: str) -> None:
-    """What a name promises is there, or is queued to be."""
+    """Check that the content that a name promises is written, or queued to be."""
     meant = page.keys[key].meant
     state.checked["MEM-NAME"] += 1
     if tuple(page.content) == meant and meant[0].label is not None:
@@ -253,9 +253,9 @@ def check_promise(state: State, pool: PoolState, number: Page, page: PageState, 
 
 
 def check_plans(state: State, pool: PoolState, number: Page, page: PageState, gone: str | None = None) -> None:
-    """What the names of a page promise has to be there, if nobody is left to write it: the writer is `gone`.
+    """Check the planned names of a page whose writer is `gone`: the promised content must be there.
 
-    Where it is not told who writes, whoever refers to the page may.
+    A plan without a writer may be carried out by any holder of the page.
     """
     plans = page.plans or NOTHING
     left = [None] * (not (page.holders or page.pins)) + [gone] * (gone is not None)
@@ -327,7 +327,7 @@ def _unname(pool: PoolState, number: Page, page: PageState, keys: list[str]) -> 
 
 
 def _check_reserved(state: State, pool: PoolState) -> None:
-    """What is promised to holders is free or cached."""
+    """Check that the pages reserved for holders are free or cached."""
     if pool.reserved and pool.total is not None:
         promised, left = pool.promised, pool.total - pool.held
         if found := find_once(state, pool, "MEM-RESERVE/exceeded", "reserved", max(0, promised - left)):
@@ -335,7 +335,7 @@ def _check_reserved(state: State, pool: PoolState) -> None:
 
 
 def _one_each(keys: list[str] | None, numbers: list[Page]) -> list[str] | list[None]:
-    """The key of each page, if they are told."""
+    """The key of each page; `None` for each if there are no keys."""
     if keys is None:
         return [None] * len(numbers)
     if len(keys) != len(numbers):

@@ -88,7 +88,7 @@ class Labels:
         if len(ranges) > RANGES:
             raise Malformed(f"label {label} stands for others in more than {RANGES} ranges of slots")
 
-    def alike(self, one: Label, other: Label, start: int, stop: int) -> int:
+    def same_up_to(self, one: Label, other: Label, start: int, stop: int) -> int:
         """The slot from `start` to `stop` up to which two labels are the same; none is the same beyond it."""
         slot = start
         while one != other and slot < stop:

@@ -1,6 +1,6 @@
-"""What the law remembers: for each page in use who holds it, its names, its content, and the uses not seen complete.
+"""The state of the checker: for each page in use its holders, names and content, and the uses by operations in flight.
 
-A free page that nothing uses is not remembered, so the state is as large as what is in use, never as the pool.
+A free page without uses is forgotten, so the state grows with the pages in use and not with the pool.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -20,10 +20,10 @@ from kvspec.memory.events import Label, OpId, Page, Pages, Pool
 from kvspec.rules import rule_of
 
 MARKS = 10_000
-"""Places of findings from which later ones can be told to follow; the oldest are forgotten first."""
+"""Places of findings that can be the cause of later ones; the oldest are forgotten first."""
 
 VIEWS = 64
-"""Streams of which it is remembered what they have checked of a table: further ones check it again."""
+"""Streams whose checked positions of a table are remembered; a further stream displaces the oldest."""
 
 ABOUT = dict.fromkeys(("MEM-TAKE", "MEM-SHARE", "MEM-RELEASE", "MEM-USE", "MEM-LEAK", "MEM-COUNT"), OWNERS)
 ABOUT |= dict.fromkeys(("MEM-WRITTEN", "MEM-CONTENT", "MEM-NAME", "MEM-OVERWRITE"), CONTENT)
@@ -44,15 +44,15 @@ def clip(start: int, stop: int, offset: int, first: int, last: int) -> tuple[int
 
 
 class Content(msgspec.Struct, order=True, gc=False):
-    """What slots `start` to `stop` of a page hold: a label's slots from `offset` on. A page's own can grow."""
+    """The content of slots `start` to `stop` of a page: a label's slots from `offset` on. A page's own can grow."""
 
     start: int
     stop: int
     label: Label | None
-    """`None`: something untold."""
+    """`None`: not reported."""
     offset: int = 0
     failed: bool = False
-    """It was computed from what was to be written and was not."""
+    """It was computed from slots that were left unwritten."""
 
     def cut(self, start: int, stop: int) -> "Content":
         """The part within `start` to `stop`."""
@@ -65,28 +65,28 @@ class Content(msgspec.Struct, order=True, gc=False):
 
 
 class Plan(msgspec.Struct, gc=False):
-    """Names that promise what one holder is still to write in a page; `None`: whoever holds it."""
+    """Names that promise content which `writer` has still to write; `None`: any holder of the page."""
 
     writer: str | None
     keys: dict[str, None] = {}
 
 
 class Promise(msgspec.Struct, gc=False):
-    """The content that a name promises of a page's first slots, and the plan of it if that is still to be written."""
+    """The content that a name promises of a page's first slots, and its plan if it is still to be written."""
 
     meant: tuple[Content, ...]
     plan: Plan | None = None
 
 
 Mark = tuple[str, str | None, Page | None, str | None]
-"""Of a finding: what it is about, and the pool and the page, or the holder, and for contents the pool."""
+"""The mark of a finding: its subject, the pool and the page, or the holder and for contents the pool."""
 
 
 HOLE: Page = "\0hole"
 """Stands in a table where it names no page, before pages that it names."""
 
 NOTHING: dict[Any, Any] = {}
-"""Nobody, no name, no table. It stays empty."""
+"""No holder, no name, no table. It stays empty."""
 
 
 class Link(msgspec.Struct, frozen=True, gc=False):
@@ -104,9 +104,9 @@ _FEW = 4
 class PageState(msgspec.Struct, gc=False):
     """One page that is in use, or was and may still be touched.
 
-    There may be many: what is not there takes no room, what is there is nothing that a garbage collector has to visit,
-    and pages that were taken together share the dictionary that has their one holder. So one with a single reference is
-    replaced, and only a larger one is changed in place.
+    There may be many. So empty fields take no room, the garbage collector visits none of them, and pages that were
+    taken together share the dictionary with their one holder. A dictionary with a single entry is replaced; only a
+    larger one is changed in place.
     """
 
     holders: dict[str, int] = {}
@@ -118,14 +118,14 @@ class PageState(msgspec.Struct, gc=False):
     tables: dict[str, Link] = {}
     """Tables that name it."""
     looked: dict[str, None] | None = None
-    """Those through which it may have been looked at since it changed last; `None`: any."""
+    """Tables through which it may have been checked since its last change; `None`: any."""
     left: tuple[tuple[str, int, int, int], ...] = ()
     """Tables that named it: the page index, and how many operations had begun when that began and ended."""
     content: tuple[Content, ...] | list[Content] = ()
-    """In order of slots; what is missing was never written since the page was handed out. A tuple of
-    what was written at once, or a list."""
+    """In order of slots; missing slots were not written since the page was taken. A tuple if all was written at once,
+    else a list."""
     writer: Writer | None = None
-    """Which operation wrote in it last; `None`: nobody knows."""
+    """The operation that wrote in it last; `None`: unknown."""
 
     @property
     def kind(self) -> str:
@@ -133,14 +133,14 @@ class PageState(msgspec.Struct, gc=False):
         return "held" if self.holders or self.pins else "cached" if self.keys else "free"
 
     def plan(self, writer: str | None, keys: Iterable[str]) -> None:
-        """Somebody is to write what names promise."""
+        """The promised content of names is still to be written."""
         self.plans = self.plans or {}
         for key in keys:
             plan = self.keys[key].plan = self.plans.setdefault(writer, Plan(writer))
             plan.keys[key] = None
 
     def unplan(self, key: str) -> None:
-        """Nobody is to write what a name promises."""
+        """End the plan of a name."""
         plan, self.keys[key].plan = self.keys[key].plan, None
         if plan is not None and self.plans is not None:
             del plan.keys[key]
@@ -148,7 +148,7 @@ class PageState(msgspec.Struct, gc=False):
                 del self.plans[plan.writer]
 
     def hand_on(self, old: str, new: str) -> None:
-        """One holder is to write what another was to: the fewer names join the more."""
+        """Move one holder's plans to another: the fewer names join the more."""
         if self.plans and old in self.plans:
             plans = self.plans.pop(old), self.plans.pop(new, Plan(new))
             fewer, self.plans[new] = sorted(plans, key=lambda plan: len(plan.keys))
@@ -178,7 +178,7 @@ class PageState(msgspec.Struct, gc=False):
         content[near] = [part for part in parts if part.start < part.stop]
 
     def put(self, new: Sequence[Content]) -> None:
-        """Slots are written, in order; what continues the last label joins it."""
+        """Write slots, in order; content that continues the last label joins it."""
         content = self.content
         if not (content and new):
             self.content = content or (*new,)
@@ -209,11 +209,11 @@ def _overlap(content: Sequence[Content], start: int, stop: int) -> slice:
 _ANEW = 8
 """Pages of a kind are put in order anew, if more than one in so many may have moved."""
 _FREE = PageState()
-"""A page of which nothing is known."""
+"""A page without a state."""
 
 
 class Stretch(msgspec.Struct, eq=False, gc=False):
-    """That a table names pages, one after the other."""
+    """Successive entries of a table."""
 
     index: int
     """The page index of the first."""
@@ -221,7 +221,7 @@ class Stretch(msgspec.Struct, eq=False, gc=False):
     """How many operations had begun when it came to."""
     pages: list[Page]
     indices: dict[Page, int] | None = None
-    """The page index of each, once somebody has asked for one."""
+    """The page index of each, computed at the first call of `index_of`."""
 
     def index_of(self, number: Page) -> int:
         """The page index of one of them."""
@@ -230,10 +230,10 @@ class Stretch(msgspec.Struct, eq=False, gc=False):
         return self.indices[number]
 
 
-class Alike(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """What pages have in common that have been handled alike since they were handed out.
+class PageGroup(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """The common state of pages with the same history since they were taken.
 
-    Of a page by itself no more is remembered than what was written in it and how it is named; by page, also of others.
+    Per page only its label and its name are kept. These dictionaries may have entries of pages that left the group.
     """
 
     holders: dict[str, int]
@@ -254,8 +254,8 @@ class Alike(msgspec.Struct, frozen=True, eq=False, gc=False):
         """Whether they count as held, as cached or as free."""
         return "held" if self.holders else "cached" if self.named else "free"
 
-    def parted(self, number: Page, unit: int) -> PageState:
-        """The state of one of them."""
+    def split(self, number: Page, unit: int) -> PageState:
+        """The individual state of one of them."""
         labels = [self.whole[number]] if self.whole else self.units
         content = tuple(Content(unit * index, unit * index + unit, label) for index, label in enumerate(labels))
         return PageState(
@@ -269,7 +269,7 @@ class Alike(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 
 class View:
-    """What one stream has checked of a table: positions `low` to `high`, less the pages that changed since."""
+    """The positions of a table that a stream has checked: `low` to `high`, less the pages that changed since."""
 
     __slots__ = ("changed", "high", "low")
 
@@ -287,7 +287,7 @@ class View:
 
 
 class PoolState:
-    """One pool: its sizes, its pages in use, and what is promised of it."""
+    """One pool: its sizes, its pages in use, and its reservations."""
 
     def __init__(self, name: str, pool: Pool) -> None:
         """All is free.
@@ -310,26 +310,26 @@ class PoolState:
         self.skipped = sorted(sink for sink in self.padding if sink in self.numbers)
         """Those of them that are padding, in order."""
         self.total = None if pool.num_pages is None else count - len(self.skipped)
-        """Pages that can be handed out; `None`: not told."""
-        self.apart: dict[Page, PageState] = {}
+        """Pages that can be taken; `None`: unknown."""
+        self.individual: dict[Page, PageState] = {}
         """Pages that have a state of their own."""
-        self.alike: dict[Page, Alike] = {}
-        """The others in use: what they have in common with some."""
+        self.groups: dict[Page, PageGroup] = {}
+        """The others in use, each with its group."""
         self.held = self.cached = 0
         """Pages of these kinds."""
         self._of_kind: dict[str, list[Any]] = {"held": [], "cached": []}
-        """The same in order, but for what `_moved`."""
+        """The same in order, except for the pages in `_moved`."""
         self._moved: dict[Page, None] | None = None
-        """Pages whose kind may have changed since somebody asked for those of a kind; `None`: nobody has."""
+        """Pages whose kind may have changed since the last call of `of_kind`; `None`: it was never called."""
         self.names: dict[str, Page | dict[Page, None]] = {}
         """Key -> the page that it finds, or pages."""
         self.reserved: dict[str, int] = {}
         self.promised = 0
         """The sum of these."""
-        self.told = defaultdict[str, dict[Page | None, int]](dict)
-        """Figure -> by page, if each has one: by how much it was told to be wrong last."""
+        self.reported = defaultdict[str, dict[Page | None, int]](dict)
+        """Figure -> page, if each has one -> the difference that was reported last."""
         self.unchecked = defaultdict[str, int](int)
-        """How often a rule was told too little of it to judge by."""
+        """Rule -> how often it could not be checked, because labels were not reported."""
 
     def expand(self, pages: Pages) -> list[Page]:
         """Pages one by one.
@@ -363,10 +363,10 @@ class PoolState:
 
     def page(self, page: Page) -> PageState:
         """The state of a page, to be changed: from now on it has one of its own."""
-        state = self.apart.get(page)
+        state = self.individual.get(page)
         if state is None:
-            state = self.apart[page] = self.seen(page)
-            self.alike.pop(page, None)
+            state = self.individual[page] = self.seen(page)
+            self.groups.pop(page, None)
         return state
 
     def found(self, key: str) -> dict[Page, None]:
@@ -375,16 +375,16 @@ class PoolState:
         return pages if isinstance(pages, dict) else {pages: None}
 
     def seen(self, page: Page) -> PageState:
-        """What is known of a page, for who only looks."""
-        state, alike = self.apart.get(page), self.alike.get(page)
-        if alike is not None:
-            return alike.parted(page, self.unit)
+        """The state of a page, for reading only."""
+        state, group = self.individual.get(page), self.groups.get(page)
+        if group is not None:
+            return group.split(page, self.unit)
         return PageState() if state is None else state
 
     @property
     def pages(self) -> dict[Page, PageState]:
-        """All that is known of any page, for who only looks."""
-        return {number: self.seen(number) for number in (*self.apart, *self.alike)}
+        """The states of all pages in use, for reading only."""
+        return {number: self.seen(number) for number in (*self.individual, *self.groups)}
 
     def count(self, numbers: list[Page], *, held: int = 0, cached: int = 0) -> None:
         """Pages become held or cached, or are so no longer."""
@@ -414,24 +414,24 @@ class PoolState:
 
     def kind_of(self, number: Page) -> str:
         """Whether a page counts as held, as cached or as free."""
-        return (self.alike.get(number) or self.apart.get(number, _FREE)).kind
+        return (self.groups.get(number) or self.individual.get(number, _FREE)).kind
 
     def kinds(self) -> Iterator[tuple[Page, str]]:
         """The pages in use, and what each counts as."""
-        for states in (self.apart, self.alike):
+        for states in (self.individual, self.groups):
             yield from ((number, one.kind) for number, one in states.items())
 
     def fresh(self, numbers: list[Page]) -> bool:
         """Whether pages all exist, and none has a state of its own: most often so when they are taken."""
         exist = min(numbers) in self.numbers and max(numbers) in self.numbers
-        return exist and self.apart.keys().isdisjoint(numbers) and self.padding.isdisjoint(numbers)
+        return exist and self.individual.keys().isdisjoint(numbers) and self.padding.isdisjoint(numbers)
 
     def meant(
         self, labels: Sequence[Label | None] | None, start: int, stop: int, position: int = 0, first: int = 0
     ) -> list[Content]:
-        """What slots `start` to `stop` of a page are meant to hold.
+        """The labelled content of slots `start` to `stop` of a page.
 
-        Slot 0 stands at `position` of what the labels are for, and the first label is for unit `first` of it.
+        The page's slot 0 is at `position` of the table or use, and the first label is that of its unit `first`.
         """
         if labels is None:
             return [Content(start, stop, None)]
@@ -447,11 +447,11 @@ class PoolState:
 
 
 class Tail(msgspec.Struct, frozen=True):
-    """Where a table's last page was written on last: as long as nothing touches that page, more can simply follow."""
+    """The end of a table that is being filled: while no other event touches its last page, appends need no check."""
 
     stream: str
     view: View
-    """What that stream has checked of the table: all up to where it wrote."""
+    """The positions that the stream has checked: all up to its last write."""
     page: PageState
     content: Content
     """The page's last, which grows."""
@@ -462,7 +462,7 @@ class Tail(msgspec.Struct, frozen=True):
 
 
 class Table:
-    """A block table or a row: the pages of a holder's positions, and what these mean."""
+    """A block table or a row: the pages of a holder's positions, and the labels of these."""
 
     __slots__ = ("holder", "labels", "name", "pages", "pool", "tail", "views")
 
@@ -471,23 +471,23 @@ class Table:
         self.name, self.holder, self.pool = name, holder, pool
         self.pages: list[Page] = []
         self.labels: list[Label | None] = []
-        """Of each unit, up to the last of which something was told."""
+        """The label of each unit, up to the last reported one."""
         self.views: dict[str, View] = {}
         """By stream."""
         self.tail: Tail | None = None
 
-    def told(self, first: int, stop: int) -> list[Label | None]:
-        """What units `first` to `stop` mean."""
+    def labels_of(self, first: int, stop: int) -> list[Label | None]:
+        """The labels of units `first` to `stop`."""
         labels = self.labels[first:stop]
         return labels + [None] * (stop - first - len(labels))
 
-    def tell(self, first: int, labels: Sequence[Label | None]) -> None:
-        """What units mean from `first` on."""
+    def set_labels(self, first: int, labels: Sequence[Label | None]) -> None:
+        """Set the labels of units from `first` on."""
         self.labels += [None] * (first - len(self.labels))
         self.labels[first : first + len(labels)] = labels
 
     def look(self, stream: str, position: int) -> View:
-        """A stream begins to look at the table; of too many the first is forgotten, and will look again."""
+        """Begin a stream's view of the table; beyond `VIEWS` the first one is forgotten."""
         self.tail = None
         view = self.views[stream] = View(position)
         if len(self.views) > VIEWS:
@@ -495,7 +495,7 @@ class Table:
         return view
 
     def changed(self, index: int, stream: str | None = None) -> None:
-        """What was checked of a page index has to be checked again, but for `stream`."""
+        """A page changed: every stream but `stream` has to check its index again."""
         self.tail = None
         for viewer, view in self.views.items():
             if viewer != stream and index * self.pool.size < view.high:
@@ -503,7 +503,7 @@ class Table:
 
 
 class State:
-    """The whole state of the law."""
+    """The whole state of the checker."""
 
     def __init__(self, pools: dict[str, Pool]) -> None:
         """Pools in which everything is free."""
@@ -521,11 +521,11 @@ class State:
         self.holdings: dict[str, dict[str, dict[Page, None]]] = {}
         """Holder -> pool -> the pages to which it refers, pins included."""
         self.gone: set[str] = set()
-        """Holders whose leak was told."""
+        """Holders whose leak was reported."""
         self.causes: dict[Mark, int] = {}
         """The event of the first finding that left such a mark."""
-        self.spoilt: dict[OpId, dict[str | None, int | None]] = {}
-        """Operation -> the holders whose results are worthless, with the event of the finding, if there was one."""
+        self.tainted: dict[OpId, dict[str | None, int | None]] = {}
+        """Operation -> the holders whose results are tainted, with the event of the finding, if there was one."""
         self.event = 0
         self.at: str | None = None
         self.findings: list[Finding] = []
@@ -533,7 +533,7 @@ class State:
         self.by_code: dict[str, list[Finding]] = {}
         """The same by code."""
         self.checked = defaultdict[str, int](int)
-        """How often each rule was judged."""
+        """Rule -> how often it was checked."""
 
     def pool(self, name: str) -> PoolState:
         """The pool, or `Malformed`."""
@@ -600,11 +600,11 @@ class State:
         return min((self.causes[mark] for mark in marks if mark in self.causes), default=None)
 
     def comes_from(self, cause: int, pool: PoolState, number: Page) -> None:
-        """What is written to a page comes from where something was found."""
+        """Mark a page as written from a place with a finding."""
         self.causes.setdefault((CONTENT, pool.name, number, None), cause)
 
     def renew(self, pool: PoolState, numbers: list[Page]) -> None:
-        """Pages are free: what is found on them from now on follows from nothing that was."""
+        """Forget the marks of free pages: later findings there have other causes."""
         for number in numbers if self.causes else ():
             for about in (OWNERS, CONTENT):
                 self.causes.pop((about, pool.name, number, None), None)
@@ -631,20 +631,20 @@ class State:
         if page.holders or page.keys or page.pins or page.tables or pool.keyed:
             return
         if not (page.left and page.left[-1][-1] >= self.clocks.oldest):
-            pool.apart.pop(number, None)
+            pool.individual.pop(number, None)
             self.renew(pool, [number])
 
     def agree(self, one: Content, other: Content) -> bool | None:
-        """Whether two contents are the same where they overlap; `None`: not told."""
+        """Whether two contents are the same where they overlap; `None`: unknown."""
         if one.label is None or other.label is None:
             return None
         if one.label == other.label and one.start - one.offset == other.start - other.offset:
             return True
-        alike = self.alike(one, other)
-        return alike is not None and alike >= min(one.stop, other.stop)
+        same = self.same_up_to(one, other)
+        return same is not None and same >= min(one.stop, other.stop)
 
-    def alike(self, one: Content, other: Content) -> int | None:
-        """The slot up to which two contents are the same where they overlap; `None`: not told."""
+    def same_up_to(self, one: Content, other: Content) -> int | None:
+        """The slot up to which two contents are the same where they overlap; `None`: unknown."""
         if one.label is None or other.label is None:
             return None
         start, stop = max(one.start, other.start), min(one.stop, other.stop)
@@ -653,7 +653,7 @@ class State:
         base = one.start - one.offset
         if base != other.start - other.offset:
             return start
-        return base + self.labels.alike(one.label, other.label, start - base, stop - base)
+        return base + self.labels.same_up_to(one.label, other.label, start - base, stop - base)
 
     def sweep_labels(self) -> None:
         """Forget labels that nothing bears any more, each time that their number has doubled."""
@@ -661,9 +661,9 @@ class State:
             return
         live = {label for table in self.tables.values() for label in table.labels}
         for pool in self.pools.values():
-            for one in {*pool.alike.values()}:
+            for one in {*pool.groups.values()}:
                 live.update(one.whole.values(), one.units)
-            for page in pool.apart.values():
+            for page in pool.individual.values():
                 live.update(content.label for content in page.content)
                 live.update(content.label for promise in page.keys.values() for content in promise.meant)
         self.labels.keep({label for label in live if label is not None})

@@ -1,8 +1,8 @@
 """Operations and their slots: begin, wait, and the tables through which slots are named.
 
-Each read is held against holders, writes before it, and content; each write against holders, names, and the reads and
-writes before it. What is read through a table is checked once a stream, and again only where something changed, so a
-decode step costs what it adds and not what it attends to.
+Each read is checked against holders, earlier writes and content; each write against holders, names, and earlier reads
+and writes. A stream checks the positions of a table once, and again only after a change. So the cost of a decode step
+follows the slots that it adds, and not those that it reads.
 """
 
 from bisect import bisect_left, bisect_right
@@ -41,7 +41,7 @@ table or in the use's pages one after the other; for whom; and what the slots ar
 
 
 class _Carried(NamedTuple):
-    """What a copy takes along, its first slot as slot 0; of so many slots; and whether all of them have pages."""
+    """The content that a copy reads, with its first slot as slot 0; its length; whether all slots have pages."""
 
     contents: list[Content]
     length: int
@@ -69,13 +69,13 @@ def map_table(state: State, event: events.Map) -> None:
     if event.index < len(table.pages):
         _unlink(state, table, event.index, min(len(table.pages), event.index + len(numbers)))
     table.pages[event.index : event.index + len(numbers)] = numbers
-    name, begun, pages, padding = event.table, state.clocks.begun, pool.apart, pool.padding
+    name, begun, pages, padding = event.table, state.clocks.begun, pool.individual, pool.padding
     for place in chain.from_iterable(groups.link(state, table, event.index, numbers)):
         index, number = event.index + place, numbers[place]
         if number not in padding:
             page = pages.get(number) or pool.page(number)
             if page.tables:
-                if len(page.tables) == 1:  # who writes on there is not alone any more; where two are, nobody was
+                if len(page.tables) == 1:  # the first table loses its tail; with two or more none has one
                     other = state.tables[next(iter(page.tables))]
                     if other.tail is not None and other.tail.page is page:
                         other.tail = None
@@ -86,7 +86,7 @@ def map_table(state: State, event: events.Map) -> None:
         view.change(event.index, min(event.index + len(numbers), -(-view.high // pool.size)))
     start = event.index * units
     known = min(len(table.labels), start + len(numbers) * units)
-    table.tell(start, [*labels, *[None] * (known - start - len(labels))])
+    table.set_labels(start, [*labels, *[None] * (known - start - len(labels))])
 
 
 def unmap(state: State, event: events.Unmap) -> None:
@@ -119,7 +119,7 @@ def unmap(state: State, event: events.Unmap) -> None:
 
 def _unlink(state: State, table: Table, start: int, stop: int) -> None:
     """A table names pages no longer; what operations in flight read of them through the table still counts."""
-    name, pages, begun, oldest = table.name, table.pool.apart, state.clocks.begun, state.clocks.oldest
+    name, pages, begun, oldest = table.name, table.pool.individual, state.clocks.begun, state.clocks.oldest
     for index in chain.from_iterable(groups.unlink(state, table, start, stop)):
         number = table.pages[index]
         page = pages.get(number)
@@ -147,14 +147,14 @@ def unify(state: State, event: events.Unify) -> None:
 
 
 def begin(state: State, event: Begin) -> None:
-    """An operation is queued: each of its uses is judged, and counts from now on."""
+    """An operation is queued: each of its uses is checked, and takes effect."""
     if state.clocks.in_flight(event.id, event.host):
         state.find("MEM-ORDER/begun-again").operation = event.id
     flight = state.clocks.begin(event)
     flight.by = event.id, state.event
     state.checked["MEM-ORDER"] += 1
     count_uses(state, len(event.reads) + len(event.copies), len(event.writes) + len(event.copies))
-    state.spoilt.pop(event.id, None)
+    state.tainted.pop(event.id, None)
     early: list[Use] = []
     late = event.reads
     if not (event.reads_own_writes and state.reads_own_writes):
@@ -166,7 +166,7 @@ def begin(state: State, event: Begin) -> None:
     _reads(state, flight, late)
     for (source, target), carried in zip(event.copies, taken, strict=True):
         _put(state, flight, _gather(state, flight, source) if carried is None else carried, target)
-    if event.id in state.spoilt:
+    if event.id in state.tainted:
         _mark(state, flight)
 
 
@@ -178,7 +178,7 @@ def _sees_own(state: State, event: Begin, use: Use) -> bool:
 
 
 def count_uses(state: State, reads: int, writes: int) -> None:
-    """So many uses of the operation that began last are judged."""
+    """Count so many uses of the operation that began last as checked."""
     state.checked["MEM-USE"] += reads + writes
     state.checked["MEM-WRITTEN"] += state.writes_reported * reads
     if state.clocks.begun > 1:
@@ -187,7 +187,7 @@ def count_uses(state: State, reads: int, writes: int) -> None:
 
 
 def wait(state: State, event: events.Wait) -> None:
-    """What is queued on a stream from now on comes after something."""
+    """Later operations of a stream come after an operation or another stream."""
     if event.id is None and event.on is None:
         raise Malformed("a wait names neither an operation nor a stream")
     state.clocks.wait(event)
@@ -203,7 +203,7 @@ def receive(state: State, event: events.Receive) -> None:
     state.clocks.receive(event)
 
 
-def parts_of(state: State, use: Use, *, judge: bool = True) -> list[Part]:
+def parts_of(state: State, use: Use, *, check: bool = True) -> list[Part]:
     """The slots of a use, page by page; a position that has no page is a finding."""
     table, labels, holder = None, use.labels, use.holder
     if use.table is not None:
@@ -211,7 +211,7 @@ def parts_of(state: State, use: Use, *, judge: bool = True) -> list[Part]:
             raise Malformed(f"a use of table {use.table} names a pool, pages or a holder besides")
         table = state.tables.get(use.table)
         if table is None:
-            if judge:
+            if check:
                 state.find("MEM-USE/no-table").table = use.table
             return []
         pool, pages, holder = table.pool, table.pages, table.holder
@@ -228,23 +228,23 @@ def parts_of(state: State, use: Use, *, judge: bool = True) -> list[Part]:
     if labels is not None and len(labels) != (-(-stop // unit) - first if start < stop else 0):
         raise Malformed(f"{len(labels)} labels for slots {start} to {stop}, {unit} each")
     for beyond in [start] * (start < 0) + [stop - 1] * (stop > room):
-        if judge:
+        if check:
             found = state.find("MEM-USE/no-page", pool, holder=holder)
             found.table, found.slot = use.table, beyond
     start, stop = max(start, 0), min(stop, room)
-    told: Sequence[Label | None] | None = labels
+    known: Sequence[Label | None] | None = labels
     if table is not None and labels is None:
         first = start // unit
-        told = table.told(first, -(-stop // unit))
+        known = table.labels_of(first, -(-stop // unit))
     parts: list[Part] = []
     while start < stop:
         index, slot = divmod(start, size)
         position = start - slot
         end = size if stop - position > size else stop - position
         if pages[index] != HOLE:
-            meant = pool.meant(told, slot, end, position, first)
+            meant = pool.meant(known, slot, end, position, first)
             parts.append((pool, pages[index], slot, end, position, holder, meant))
-        elif judge:
+        elif check:
             found = state.find("MEM-USE/no-page", pool, holder=holder)
             found.table, found.slot = use.table, start
         start = position + end
@@ -252,7 +252,7 @@ def parts_of(state: State, use: Use, *, judge: bool = True) -> list[Part]:
 
 
 def _reads(state: State, flight: Flight, uses: list[Use]) -> None:
-    """Judge reads. What a stream has looked at through a table, it looks at again only where something changed."""
+    """Check reads. A stream checks positions of a table again only after a change."""
     for use in uses:
         table, start, stop = state.tables.get(use.table or ""), use.start, use.stop
         view = None if table is None else table.views.get(flight.stream)
@@ -267,7 +267,7 @@ def _reads(state: State, flight: Flight, uses: list[Use]) -> None:
 
 
 def _look(state: State, flight: Flight, table: Table, start: int, stop: int) -> None:
-    """Check what this stream has not checked of a table yet, and what changed since."""
+    """Check the positions of a table that this stream has not checked yet, or that changed since."""
     size, view = table.pool.size, table.views.get(flight.stream)
     if view is None or start > view.high or stop < view.low:
         view = table.look(flight.stream, start)
@@ -290,10 +290,10 @@ def _look(state: State, flight: Flight, table: Table, start: int, stop: int) -> 
 def _read_part(
     state: State, flight: Flight, part: Part, through: Table | None = None, *, carried: bool = False
 ) -> bool:
-    """Judge the read of slots of one page; whether they hold what was computed from what failed.
+    """Check the read of slots of one page; whether they hold tainted content.
 
-    A copy that does not say what it means to find may have `carried` slots along that were never written. What is read
-    of padding for nobody, meaning nothing, as for an empty entry of a batch, is thrown away; but a copy keeps it.
+    A copy without labels may carry slots that were never written (`carried`). A read of padding without a holder and
+    without labels, as for an empty entry of a batch, has no effect; in a copy it has.
     """
     pool, number, start, stop, _, holder, meant = part
     id = flight.event.id
@@ -312,19 +312,19 @@ def _read_part(
         flight.uses.append(((pool.name, number), start, stop, False))
     elif page.looked is not None:
         page.looked[through.name] = None
-    spoilt = other = False
+    tainted = other = False
     missing = not pool.writes_reported or (carried and meant[0].label is None and not pool.keyed)
     for piece in page.pieces(start, stop):
         if not isinstance(piece, Content):
             if not missing:
                 found = state.find("MEM-WRITTEN/unwritten", pool, number, holder)
                 found.operation, found.slot = id, piece
-                spoil(state, flight, holder, found.cause or found.event)
+                taint(state, flight, holder, found.cause or found.event)
                 missing = True
             continue
         if piece.failed:
-            spoil(state, flight, holder, state.cause(pool, number))
-            spoilt = True
+            taint(state, flight, holder, state.cause(pool, number))
+            tainted = True
         if piece.label is None or meant[0].label is None:
             pool.unchecked["MEM-CONTENT"] += 1
         else:
@@ -337,12 +337,12 @@ def _read_part(
             found.operation, found.slot, found.expected, found.found = id, place, wrong.label, piece.label
             found.offsets = wrong.offset + place - wrong.start, piece.offset + place - piece.start
             found.other, other = page.writer, True
-            spoil(state, flight, holder, found.cause or found.event)
-    return spoilt
+            taint(state, flight, holder, found.cause or found.event)
+    return tainted
 
 
 def _within(meant: list[Content], piece: Content) -> list[Content]:
-    """Of what is meant, what overlaps a piece."""
+    """The meant contents that overlap a piece."""
     if len(meant) == 1:
         return meant
     first = max(bisect_right(meant, piece.start, key=_START) - 1, 0)
@@ -350,7 +350,7 @@ def _within(meant: list[Content], piece: Content) -> list[Content]:
 
 
 def _check_held(state: State, part: Part, page: PageState, id: events.OpId) -> None:
-    """Whoever uses a page holds it; if it is not told who, somebody does or a name finds it."""
+    """Check that the use's holder holds the page; without a holder, that the page is held or published."""
     pool, number, *_, holder, _ = part
     if not (pool.keyed or (page.kind != "free" if holder is None else holder in page.holders or holder in page.pins)):
         found = state.find("MEM-USE/not-held", pool, number, holder)
@@ -367,7 +367,7 @@ def _find_race(state: State, code: str, part: Part, id: events.OpId, clash: tupl
 
 
 def _writes(state: State, flight: Flight, uses: list[Use]) -> None:
-    """Judge writes. What only follows where a table ends, as in decoding, needs no further look."""
+    """Check writes. An append to the tail of a table, as in decoding, needs no further check."""
     stream = flight.stream
     for use in uses:
         table = state.tables.get(use.table or "")
@@ -386,7 +386,7 @@ def _writes(state: State, flight: Flight, uses: list[Use]) -> None:
 
 
 def _write(state: State, flight: Flight, use: Use) -> None:
-    """Judge a write, and let it take effect."""
+    """Check a write and apply it."""
     table = None if use.table is None else state.tables.get(use.table)
     if table and not (flight.rivals or use.at_most):
         start, stop = use.start, use.stop
@@ -397,7 +397,7 @@ def _write(state: State, flight: Flight, use: Use) -> None:
                     return
                 use = Use(use.table, start=done, stop=stop)
         elif table.pool.unit < table.pool.size and groups.append(flight, table, use):
-            table.tell(start // table.pool.unit, use.labels or ())
+            table.set_labels(start // table.pool.unit, use.labels or ())
             state.checked["MEM-CONTENT"] += _view_own(flight, table, start, stop)
             return
     parts = parts_of(state, use)
@@ -409,18 +409,18 @@ def _write(state: State, flight: Flight, use: Use) -> None:
     start, stop = max(use.start, 0), parts[-1][4] + parts[-1][3]
     view = table.views.get(flight.stream) or table.look(flight.stream, start)
     if use.labels is not None:
-        size, unit, told = table.pool.size, table.pool.unit, use.labels[(start - use.start) // table.pool.unit :]
+        size, unit, new_labels = table.pool.size, table.pool.unit, use.labels[(start - use.start) // table.pool.unit :]
         first = start // unit
-        before = table.told(first, first + len(told))
-        # A unit that is written in part means something else in its other slots, too.
-        ends = [(start, told[0], before[0]), (stop, told[-1], before[-1])]
+        before = table.labels_of(first, first + len(new_labels))
+        # A unit that is written in part gets a new label for its other slots, too.
+        ends = [(start, new_labels[0], before[0]), (stop, new_labels[-1], before[-1])]
         for at in [at for at, new_label, old in ends if at % unit and new_label != old]:
             view.change(at // size, at // size + 1)
-        table.tell(first, told)
+        table.set_labels(first, new_labels)
     if not use.at_most and _view_own(flight, table, start, stop):
         for pool, number, _, _, position, _, meant in parts:
             (pool.unchecked if meant[0].label is None else state.checked)["MEM-CONTENT"] += 1
-            if number in pool.padding:  # where nothing is written nothing is there to be read
+            if number in pool.padding:  # padding holds no content, so a read of it is checked again
                 view.change(position // pool.size, position // pool.size + 1)
 
 
@@ -430,16 +430,16 @@ def _append(state: State, flight: Flight, table: Table, start: int, stop: int) -
     Nothing was there to be overwritten, and nothing in flight is a rival.
     """
     pool, holder, position, parts, begun = table.pool, table.holder, start, 0, False
-    size, pages = pool.size, pool.apart
+    size, pages = pool.size, pool.individual
     view = table.views.get(flight.stream)
     alone = len(table.views) == (view is not None)
     first = start // size
     numbers = table.pages[first : -(-stop // size)] if start >= 0 else []
-    labels = table.told(first, first + len(numbers))
+    labels = table.labels_of(first, first + len(numbers))
     place, whole = 0, stop // size - first
     while place < len(numbers):
         base, number, label = (first + place) * size, numbers[place], labels[place]
-        if number in pool.alike:
+        if number in pool.groups:
             together = base == position and place < whole
             written = groups.write(flight, table, numbers, labels, place, whole) if together else 0
             if written:
@@ -486,7 +486,7 @@ def _view_own(flight: Flight, table: Table, start: int, stop: int) -> bool:
 
 
 def _write_part(state: State, flight: Flight, part: Part, new: list[Content], table: Table | None = None) -> None:
-    """Judge the write of slots of one page, and let it take effect. `table`: through which it is written."""
+    """Check the write of slots of one page, through `table` if there is one, and apply it."""
     pool, number, start, stop, _, holder, _ = part
     if number in pool.padding:
         return
@@ -502,7 +502,7 @@ def _write_part(state: State, flight: Flight, part: Part, new: list[Content], ta
         same = whole and all(isinstance(old, Content) and all(state.agree(old, want) for want in new) for old in there)
         _find_race(state, "MEM-REWRITE/write" if same else "MEM-RACE/write", part, flight.event.id, clash)
     if page.writer is flight.by:
-        _check_alike(state, flight, part, page, new)
+        _check_same(state, flight, part, page, new)
     page.writer = flight.by
     page.put(new)
     flight.uses.append(((pool.name, number), start, stop, True))
@@ -510,9 +510,10 @@ def _write_part(state: State, flight: Flight, part: Part, new: list[Content], ta
 
 
 def _check_overwrite(state: State, flight: Flight, part: Part, page: PageState, new: list[Content]) -> None:
-    """What is published or shared is not overwritten with something else.
+    """Check that published or shared content is not overwritten with other content.
 
-    Of what is there a plan protects what it promises: the rest is on the way to it (a copy first, then a pass).
+    In a page with planned names only the promised content is protected: other content is on the way to it (a copy
+    first, then a pass).
     """
     pool, number, start, stop, *_ = part
     state.checked["MEM-OVERWRITE"] += 1
@@ -522,9 +523,9 @@ def _check_overwrite(state: State, flight: Flight, part: Part, page: PageState, 
             continue
         guarded = [piece] if shared else []
         for want, plan in [(want, promise.plan) for promise in page.keys.values() for want in promise.meant]:
-            alike = state.alike(piece, want)
-            cut = piece.cut(want.start, want.stop if alike is None else alike)
-            if cut.start < cut.stop and not (alike is None and plan):
+            same = state.same_up_to(piece, want)
+            cut = piece.cut(want.start, want.stop if same is None else same)
+            if cut.start < cut.stop and not (same is None and plan):
                 guarded.append(cut)
         if any(state.agree(old, content) is False for old in guarded for content in new):
             found = state.find("MEM-OVERWRITE/content", pool, number)
@@ -533,8 +534,8 @@ def _check_overwrite(state: State, flight: Flight, part: Part, page: PageState, 
             return
 
 
-def _check_alike(state: State, flight: Flight, part: Part, page: PageState, new: list[Content]) -> None:
-    """Writes of one operation have no order: what they are told to leave in a slot is the same."""
+def _check_same(state: State, flight: Flight, part: Part, page: PageState, new: list[Content]) -> None:
+    """Check that all writes of one operation to a slot have the same label: there is no order between them."""
     pool, number, start, stop, _, holder, _ = part
     if not any(
         isinstance(old, Content) and state.agree(old, want) is False for old in page.pieces(start, stop) for want in new
@@ -553,7 +554,7 @@ def _check_alike(state: State, flight: Flight, part: Part, page: PageState, new:
 
 
 def _gather(state: State, flight: Flight, source: Use) -> _Carried:
-    """Read what a copy takes along: what is there slot by slot, and of how many slots."""
+    """Read the source of a copy: its content slot by slot, and its length."""
     found_before, carried, length = len(state.findings), list[Content](), 0
     parts = parts_of(state, source)
     complete = len(state.findings) == found_before
@@ -567,7 +568,7 @@ def _gather(state: State, flight: Flight, source: Use) -> _Carried:
 
 
 def _put(state: State, flight: Flight, taken: _Carried, target: Use) -> None:
-    """Write what a copy took along, slot by slot; where nothing was written, nothing is in the target either."""
+    """Write the target of a copy slot by slot; slots that are unwritten in the source become unwritten here."""
     found_before, done = len(state.findings), 0
     written = parts_of(state, target)
     if (room := sum(stop - start for _, _, start, stop, *_ in written)) != taken.length:
@@ -585,13 +586,13 @@ def _put(state: State, flight: Flight, taken: _Carried, target: Use) -> None:
             if first < last and number not in pool.padding:
                 _leave_unwritten(state, flight, pool, number, first, last)
         done = until
-    if causes := [cause for cause in state.spoilt.get(flight.event.id, {}).values() if cause is not None]:
+    if causes := [cause for cause in state.tainted.get(flight.event.id, {}).values() if cause is not None]:
         for pool, number, *_ in written:
             state.comes_from(causes[0], pool, number)
 
 
 def _leave_unwritten(state: State, flight: Flight, pool: PoolState, number: Page, start: int, stop: int) -> None:
-    """A copy brings nothing to some slots, as nothing was written where it comes from."""
+    """Slots of a copy's target become unwritten, as those of its source are."""
     page = pool.page(number)
     guarded = len(page.holders) > 1 or any(promise.plan is None for promise in page.keys.values())
     if guarded and any(isinstance(piece, Content) for piece in page.pieces(start, stop)):
@@ -600,17 +601,17 @@ def _leave_unwritten(state: State, flight: Flight, pool: PoolState, number: Page
     page.erase(start, stop)
 
 
-def spoil(state: State, flight: Flight, holder: str | None, cause: int | None) -> None:
-    """What an operation computes for a holder is worthless."""
-    causes = state.spoilt.setdefault(flight.event.id, {})
+def taint(state: State, flight: Flight, holder: str | None, cause: int | None) -> None:
+    """Taint the results of an operation for a holder."""
+    causes = state.tainted.setdefault(flight.event.id, {})
     if causes.get(holder) is None:
         causes[holder] = cause
 
 
 def _uses(state: State, flight: Flight, uses: Iterable[Use]) -> Iterator[Part]:
-    """The slots of an operation that is judged already, but for padding and pages that its tables named later."""
+    """The slots of a checked operation, without padding and pages that its tables got later."""
     for use in uses:
-        for part in parts_of(state, use, judge=False):
+        for part in parts_of(state, use, check=False):
             pool, number, *_ = part
             if number not in pool.padding:
                 link = pool.page(number).tables.get(use.table or "")
@@ -619,8 +620,8 @@ def _uses(state: State, flight: Flight, uses: Iterable[Use]) -> Iterator[Part]:
 
 
 def _written(state: State, flight: Flight) -> Iterator[tuple[Part, bool | None]]:
-    """What an operation wrote, and whether it is worthless: for a holder all is. `None`: as it was where it is from."""
-    event, holders = flight.event, state.spoilt.get(flight.event.id, NOTHING)
+    """The writes of an operation, each with whether it is tainted; `None`: as its source in a copy."""
+    event, holders = flight.event, state.tainted.get(flight.event.id, NOTHING)
     for use, carried in [*((use, False) for use in event.writes), *((to, not to.labels) for _, to in event.copies)]:
         for part in _uses(state, flight, [use]):
             failed = part[5] in holders or None in holders
@@ -628,8 +629,8 @@ def _written(state: State, flight: Flight) -> Iterator[tuple[Part, bool | None]]
 
 
 def _mark(state: State, flight: Flight) -> None:
-    """What was computed from what is not there is worthless too; what was written over that is not."""
-    causes = state.spoilt.get(flight.event.id, NOTHING)
+    """Mark the writes of an operation as tainted or not."""
+    causes = state.tainted.get(flight.event.id, NOTHING)
     for (pool, number, start, stop, _, holder, _), failed in _written(state, flight):
         page, cause = pool.page(number), causes.get(holder) or causes.get(None)
         if cause is not None:

@@ -11,7 +11,7 @@ _UNORDERED = "nothing orders them"
 
 
 def describe(finding: Finding) -> str:
-    """What is wrong, in one sentence."""
+    """The finding in one sentence."""
     words = _SENTENCES[finding.code](finding)
     return words if len(words) <= LONGEST else f"{words[: LONGEST - 55]} ... {words[-50:]}"
 
@@ -21,7 +21,7 @@ def _page(finding: Finding) -> str:
 
 
 def _owned(owners: Owners | None) -> str:
-    """Who owns a page."""
+    """The owners of a page in words."""
     holders, total, key = owners or Owners((), 0, None)
     if holders:
         return f"{', '.join(holders)}{', ...' * (total > len(holders))} hold{'s' * (total == 1)} it"
@@ -29,7 +29,7 @@ def _owned(owners: Owners | None) -> str:
 
 
 def _named(finding: Finding) -> str:
-    """Who finds or holds a page: its key first."""
+    """The key that finds a page, or its holders, in words."""
     key = None if finding.owners is None else finding.owners.key
     return _owned(finding.owners) if key is None else f"key {key} finds it"
 

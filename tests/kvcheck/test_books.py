@@ -45,9 +45,9 @@ def check_pool(pool: PoolState) -> None:
         assert pool.of_kind(kind) == sorted(number for number, page in pool.pages.items() if page.kind == kind)
     names = {(key, number) for number, page in pool.pages.items() for key in page.keys}
     assert {(key, number) for key in pool.names for number in pool.found(key)} == names
-    assert {} not in pool.names.values() and all(all(told.values()) for told in pool.told.values())
+    assert {} not in pool.names.values() and all(all(told.values()) for told in pool.reported.values())
     assert pool.promised == sum(pool.reserved.values())
-    assert all(len(told) <= LISTED for figure, told in pool.told.items() if figure != "references")
+    assert all(len(told) <= LISTED for figure, told in pool.reported.items() if figure != "references")
     for page in pool.pages.values():
         assert min([*page.holders.values(), *page.pins.values()], default=1) > 0
         plans = page.plans or {}
@@ -87,13 +87,13 @@ def check_tables(state: State) -> None:
 
 
 def check_clocks(clocks: Clocks) -> None:
-    """Lanes, rivals and users are of operations in flight."""
-    lanes = [stream.lane for stream in clocks.streams.values()]
-    flying = {flight for lane in lanes for flight in lane}
+    """Streams, rivals and users are of operations in flight."""
+    queues = [stream.flights for stream in clocks.streams.values()]
+    flying = {flight for queue in queues for flight in queue}
     assert {flight for flight in flying if clocks.flights.get(flight.event.id) is flight} == {*clocks.flights.values()}
     assert clocks.oldest == min((flight.number for flight in flying), default=clocks.begun + 1)
-    for lane in lanes:
-        assert [flight.number for flight in lane] == sorted(flight.number for flight in lane)
+    for queue in queues:
+        assert [flight.number for flight in queue] == sorted(flight.number for flight in queue)
     for index, writing in ((clocks.users, False), (clocks.writers, True)):
         spans = {
             (place, flight)
@@ -101,14 +101,14 @@ def check_clocks(clocks: Clocks) -> None:
             for place, uses in flight.spans.items()
             if not writing or any(writes for _, _, writes in uses)
         }
-        listed = [(place, flight) for place, at in index.items() for lane in at.lanes.values() for flight in lane]
+        listed = [(place, flight) for place, at in index.items() for queue in at.by_stream.values() for flight in queue]
         assert sorted(listed, key=repr) == sorted(spans, key=repr)
-        assert all(at.lanes and all(at.lanes.values()) for at in index.values())
+        assert all(at.by_stream and all(at.by_stream.values()) for at in index.values())
         for place, at in index.items():
-            assert all(lane == sorted(lane, key=lambda flight: flight.number) for lane in at.lanes.values())
+            assert all(queue == sorted(queue, key=lambda flight: flight.number) for queue in at.by_stream.values())
             for here, flight in spans:
                 for first, last, writes in flight.spans[place] if here == place else ():
-                    near = [one for lane in at.near(first, first + 1) for one in lane]
+                    near = [one for queue in at.near(first, first + 1) for one in queue]
                     assert flight in near or first == last or (writing and not writes)
 
 
@@ -217,4 +217,4 @@ def test_of_worthless_results_the_last_are_remembered(monkeypatch: pytest.Monkey
     for step in range(20):
         assert [one.rule for one in checker.step(Begin(step, "s", [of("a", 1)]))] == ["MEM-WRITTEN"]
         assert checker.step(End(step)) == []
-    assert [*checker.state.spoilt] == [15, 16, 17, 18, 19]
+    assert [*checker.state.tainted] == [15, 16, 17, 18, 19]

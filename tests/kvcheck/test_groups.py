@@ -181,8 +181,8 @@ def test_pages_that_are_handled_together_stay_alike(events: list[Event]) -> None
     checker = kvcheck.Checker(POOLS)
     for event in events:
         assert checker.step(event) == []
-    assert not checker.state.pools["kv"].apart
-    assert checker.state.pools["kv"].alike.keys() == {1, 2}
+    assert not checker.state.pools["kv"].individual
+    assert checker.state.pools["kv"].groups.keys() == {1, 2}
 
 
 @pytest.mark.parametrize(("late", "most"), [(False, 0), (True, 1)])
@@ -195,7 +195,7 @@ def test_tables_that_named_pages_are_forgotten_once_nothing_reads_through_them(l
         ends: list[Event] = [Unmap("t"), End(number)]
         for event in (Map("t", "a", "kv", 0, [1, 2], LABELS), Begin(number, "s"), *(ends if late else ends[::-1])):
             assert checker.step(event) == []
-        assert len(pool.alike[1].left) == most
+        assert len(pool.groups[1].left) == most
     checker.step(Release("a", "kv", [1, 2]))
     assert not pool.pages
 
@@ -204,7 +204,7 @@ def test_pages_that_a_table_of_somebody_else_names_are_handed_out_and_keep_it() 
     checker = kvcheck.Checker(POOLS)
     for event in (Take("a", "kv", [1, 2]), Map("t", "b", "kv", 0, [1, 2], LABELS), Release("a", "kv", [1, 2])):
         assert checker.step(event) == []
-    assert checker.state.pools["kv"].alike.keys() == {1, 2}
+    assert checker.state.pools["kv"].groups.keys() == {1, 2}
     assert checker.step(Take("c", "kv", [1, 2])) == []
     assert {found.rule for found in checker.step(Begin(1, "s", [Use("t", stop=8)]))} >= {"MEM-USE"}
     assert checker.step(Unmap("t")) == []

@@ -133,8 +133,8 @@ def test_what_an_operation_in_flight_uses_of_a_page_is_known_by_number_and_by_ta
 def test_two_contents_are_alike_no_further_than_they_overlap() -> None:
     state = Checker(POOLS).state
     state.labels.unify("x", "y", 0)
-    assert state.alike(Content(4, 8, "x", 4), Content(4, 6, "y")) == 4
-    assert state.alike(Content(4, 8, "x", 0), Content(4, 6, "y", 0)) == 6
+    assert state.same_up_to(Content(4, 8, "x", 4), Content(4, 6, "y")) == 4
+    assert state.same_up_to(Content(4, 8, "x", 0), Content(4, 6, "y", 0)) == 6
 
 
 def test_the_same_label_agrees_where_its_slots_are_the_same() -> None:

@@ -198,10 +198,10 @@ def test_labels_are_alike_slot_by_slot(
             groups.update({(member, slot): together for member in together})
     stop = start + length
     alike = next((slot for slot in range(start, stop) if other not in groups[one, slot]), stop)
-    assert labels.alike(one, other, start, stop) == alike
+    assert labels.same_up_to(one, other, start, stop) == alike
     assert not any(other in groups[one, slot] for slot in range(alike, stop))
     labels.keep(kept | {one, other})
-    assert labels.alike(one, other, start, stop) == alike
+    assert labels.same_up_to(one, other, start, stop) == alike
 
 
 def test_a_table_costs_what_is_told_of_it() -> None:

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 import kvcheck
-from kvcheck.state import Alike, PoolState
+from kvcheck.state import PageGroup, PoolState
 from kvspec.memory import Finding, events
 from kvspec.memory.checker import Checker
 from kvspec.memory.events import Event, OpId, Page, Use
@@ -73,14 +73,14 @@ def free(checker: Checker, walk: Walk) -> set[tuple[str, Page]]:
     }
 
 
-def note(reached: Counter[str], pool: PoolState, event: Event, before: dict[Page, Alike]) -> None:
+def note(reached: Counter[str], pool: PoolState, event: Event, before: dict[Page, PageGroup]) -> None:
     """Count whether an event handled pages that are alike, not all that were so `before` it, or parted one of them."""
     kind = type(event).__name__
-    handled = [one for page, one in before.items() if page not in pool.apart and pool.alike.get(page) is not one]
+    handled = [one for page, one in before.items() if page not in pool.individual and pool.groups.get(page) is not one]
     whole = Counter(before.values())
-    reached[f"{kind} alike"] += bool(handled or pool.alike.keys() - before.keys())
+    reached[f"{kind} alike"] += bool(handled or pool.groups.keys() - before.keys())
     reached[f"{kind} splits"] += any(number < whole[one] for one, number in Counter(handled).items())
-    reached[f"{kind} parts"] += any(page in pool.apart for page in before)
+    reached[f"{kind} parts"] += any(page in pool.individual for page in before)
 
 
 def disagreement(seed: int, steps: int, walks: type[Walk], reached: Counter[str]) -> list[str]:
@@ -124,7 +124,7 @@ def disagreement(seed: int, steps: int, walks: type[Walk], reached: Counter[str]
         reads = (
             {page for use in event.reads for page in pages_of(checker, use)} if isinstance(event, events.Begin) else ()
         )
-        before = {**fast.state.pools["kv"].alike}
+        before = {**fast.state.pools["kv"].groups}
         found_slowly, found_fast = checker.step(event), fast.step(event)
         note(reached, fast.state.pools["kv"], event, before)
         if isinstance(event, events.Begin):

@@ -103,7 +103,7 @@ def _cells(
     state: State, name: str, named: set[tuple[str, Page]], wrong: set[tuple[str | None, Page | None]]
 ) -> dict[str, Cell]:
     pool = state.pools[name]
-    numbers = {*pool.apart, *pool.alike, *(page for other, page in wrong if other == name and page is not None)}
+    numbers = {*pool.individual, *pool.groups, *(page for other, page in wrong if other == name and page is not None)}
     # Of pages that are only named, no more than can be drawn.
     pages = (page for other, page in named if other == name)
     numbers |= set(nsmallest(DRAWN, pages, key=lambda page: by_number(str(page))))
