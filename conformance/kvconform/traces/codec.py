@@ -51,6 +51,7 @@ class AnyVersion(msgspec.Struct):
 
     kvspec: int
     level: Literal["request", "memory"] = "request"
+    host: str | None = None
 
 
 T = TypeVar("T")
@@ -221,7 +222,7 @@ class TraceWriter:
 
     def __init__(self, path: Path, header: Header) -> None:
         """Create or overwrite `path` and write its header."""
-        self._stream = _created(path)
+        self._stream = created(path)
         self._stream.write(encode(header) + b"\n")
 
     def __enter__(self) -> "TraceWriter":
@@ -237,7 +238,8 @@ class TraceWriter:
         self._stream.write(encode(compressed(op)) + b"\n")
 
 
-def _created(path: Path) -> gzip.GzipFile | IO[bytes]:
+def created(path: Path) -> gzip.GzipFile | IO[bytes]:
+    """A new file, compressed as its name says."""
     if path.suffix == ".gz":
         return gzip.GzipFile(path, "wb")
     return zstandard.open(path, "wb") if path.suffix == ".zst" else path.open("wb")

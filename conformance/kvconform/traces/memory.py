@@ -10,11 +10,12 @@ from types import TracebackType
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from kvcheck import Checker, Malformed
 from kvconform.errors import InputError
 from kvconform.traces.bounds import Allowance, OutOfRange
-from kvconform.traces.codec import TraceReader, any_version, check_version, decode_line
+from kvconform.traces.codec import AnyVersion, TraceReader, any_version, check_version, decode_line
 from kvconform.traces.lines import MAX_LINE, Ended, Lines
 from kvconform.traces.version1 import upgraded
 from kvspec.memory.events import (
@@ -33,6 +34,7 @@ from kvspec.memory.events import (
     Transfer,
     Unify,
     Unmap,
+    Use,
 )
 from kvspec.rules import CODES, MEMORY_RULES, rule_of
 from kvtrace.header import MemoryHeader
@@ -112,6 +114,50 @@ class MemoryReader:
         if number == 1 and not self.lines.follows:
             raise InputError(path, 1, "no event follows the header")
 
+    def place(self, line: int) -> tuple[Path, int]:
+        """The file and the line of the event that was read last."""
+        return self.lines.path, line
+
+
+class HostReader(MemoryReader):
+    """Reads the trace of one host of several by itself, as if there were no other.
+
+    Uses of other hosts' memory are left out. Their writes to its own are in other files: a slot without a write in this
+    one may have been written.
+    """
+
+    def __init__(self, lines: Lines) -> None:
+        """Read the header."""
+        super().__init__(lines)
+        pools = {name: replace(pool, writes_reported=False) for name, pool in self.header.pools.items()}
+        self.header = replace(self.header, pools=pools)
+
+    def __iter__(self) -> Iterator[tuple[int, MemoryEvent]]:
+        """Each event, without its host."""
+        for number, event in super().__iter__():
+            check_host(self.lines.path, number, event, self.header.host)
+            event.host = None
+            if isinstance(event, Begin):
+                self._leave_out(event)
+            elif isinstance(event, End):
+                event.unwritten = [*filter(self._has, event.unwritten)]
+            yield number, event
+
+    def _leave_out(self, event: Begin) -> None:
+        """Of a copy to another host the source is read, of one from there the target is written."""
+        copies, event.copies = event.copies, []
+        event.reads, event.writes = [*filter(self._has, event.reads)], [*filter(self._has, event.writes)]
+        for source, target in copies:
+            if self._has(source) and self._has(target):
+                event.copies.append((source, target))
+            else:
+                event.reads += filter(self._has, [source])
+                event.writes += filter(self._has, [target])
+
+    def _has(self, use: Use) -> bool:
+        """Whether a use is of this host's memory, and not of `HOST/POOL`."""
+        return use.pool is None or use.pool in self.header.pools or "/" not in use.pool
+
 
 def open_trace(path: Path, max_line: int = MAX_LINE, *, follow: Ended | None = None) -> TraceReader | MemoryReader:
     """Open a trace of either level; with `follow` wait at its end for more, until that is true.
@@ -121,15 +167,17 @@ def open_trace(path: Path, max_line: int = MAX_LINE, *, follow: Ended | None = N
     """
     lines = Lines(path, max_line, follow=follow)
     try:
-        level = level_of(lines)
+        seen = header_of(lines)
     except BaseException:
         lines.__exit__(None, None, None)
         raise
-    return MemoryReader(lines) if level == "memory" else TraceReader(lines)
+    if seen.level == "request":
+        return TraceReader(lines)
+    return MemoryReader(lines) if seen.host is None else HostReader(lines)
 
 
-def level_of(lines: Lines) -> str:
-    """The level of a file, from its first line, which stays to be read.
+def header_of(lines: Lines) -> AnyVersion:
+    """The fields that the header of any file has, from its first line, which stays to be read.
 
     Raises:
         InputError: the file is empty, or its first line is not a header of a known version and level.
@@ -139,7 +187,7 @@ def level_of(lines: Lines) -> str:
         raise InputError(lines.path, 1, "the file is empty")
     seen = decode_line(any_version, lines.path, 1, first)
     check_version(lines.path, 1, seen)
-    return seen.level
+    return seen
 
 
 def level_of_file(path: Path) -> str:
@@ -149,7 +197,7 @@ def level_of_file(path: Path) -> str:
         InputError: it cannot be read, or its first line is not a header of a known version and level.
     """
     with Lines(path) as lines:
-        return level_of(lines)
+        return header_of(lines).level
 
 
 def read_memory_vector(path: Path, max_line: int = MAX_LINE) -> MemoryVector:
@@ -188,6 +236,8 @@ def _read_header(lines: Lines) -> MemoryHeader:
     for number, line in lines:
         seen = decode_line(any_version, path, number, line)
         check_version(path, number, seen)
+        if seen.level == "request":
+            raise InputError(path, number, "a file of the request level, where one of the memory level belongs")
         header = decode_line(_header, path, number, upgraded(line) if seen.kvspec == 1 else line)
         for rule in header.rules:
             if rule not in MEMORY_RULES:
@@ -198,6 +248,16 @@ def _read_header(lines: Lines) -> MemoryHeader:
             raise InputError(path, number, str(error)) from error
         return header
     raise InputError(path, 1, "the file is empty")
+
+
+def check_host(path: Path, number: int, event: MemoryEvent, host: str | None) -> None:
+    """Refuse an event of another host than that of its file.
+
+    Raises:
+        InputError: it is.
+    """
+    if event.host not in (None, host):
+        raise InputError(path, number, f"an event of host {event.host!r} in the file of host {host!r}")
 
 
 def check_numbers(path: Path, number: int, event: MemoryEvent) -> None:
