@@ -4,7 +4,7 @@ A module here is imported whenever `kvspec` is called, so it imports nothing tha
 in the room that it is about, and is imported when the command is carried out.
 
 options    what several commands have
-checking   run, check, show, rules, schema
+checking   run, check, merge, show, rules, schema
 searching  fuzz, soak, explore, prove, bugs
 replay     replay
 engines    engines, matrix

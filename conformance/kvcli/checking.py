@@ -1,4 +1,4 @@
-"""`kvspec run`, `check`, `rules` and `schema`: what is checked, by which rules, in which format."""
+"""`kvspec run`, `check`, `merge`, `rules` and `schema`: what is checked, by which rules, in which format."""
 
 import json
 import os
@@ -77,6 +77,12 @@ def check(
         bool, typer.Option("--follow", help="Wait at the end of the trace for more, until interrupted.")
     ] = False,
     first: First = False,
+    merge: Annotated[
+        bool,
+        typer.Option(
+            "--merge", help="The traces are those of several hosts: check them as one ('kvspec merge --help')."
+        ),
+    ] = False,
     *,
     forms: Forms,
     jobs: Annotated[
@@ -97,8 +103,12 @@ def check(
 
         my_engine --trace /dev/stdout | kvspec check -      findings are printed as they come
 
+        kvspec check --merge prefill.jsonl.zst decode.jsonl.zst
+
         kvspec check --ray auto 's3://traces/2026-11-22/*.jsonl.zst'
     """
+    if merge and (follow or ray or "-" in traces):
+        raise typer.BadParameter("--merge takes whole files of this machine")
     if ray is not None:
         if follow or first:
             raise typer.BadParameter("--ray checks each trace to its end")
@@ -115,7 +125,33 @@ def check(
         raise typer.BadParameter("--follow and '-' take one trace")
     paths = [Path("/dev/stdin" if trace == "-" else trace) for trace in traces]
     jobs = jobs or os.cpu_count() or 1
-    raise typer.Exit(check_traces(Output(), paths, baseline, forms, follow=follow, first=first, jobs=jobs))
+    raise typer.Exit(check_traces(Output(), paths, baseline, forms, follow=follow, first=first, jobs=jobs, merge=merge))
+
+
+def merge(
+    parts: Annotated[
+        list[Path],
+        typer.Argument(metavar="PART", help="Traces of the memory level, one of each host; .gz and .zst too."),
+    ],
+    out: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="The merged trace; .gz and .zst are compressed.")
+    ],
+) -> None:
+    """Merge the traces of several hosts into one, ordered by their messages.
+
+    Each host (a prefill and a decode server, the ranks of one engine) records a trace of its own. Its header names the
+    `host`; without that it is the file's name up to the first dot. The merged trace has every `receive` after its
+    `send`, and is checked like any other; clocks of machines have no say. Names are kept apart: holder r1 of host
+    decode becomes decode/r1, and in the trace of another host pages of decode's pool kv are those of pool decode/kv.
+
+        kvspec merge prefill.001.jsonl.zst decode.001.jsonl.zst -o merged.jsonl.zst
+
+        kvspec check --merge prefill.001.jsonl.zst decode.001.jsonl.zst
+    """
+    from kvconform.traces.merging import merge as merge_parts
+
+    events = merge_parts(parts, out)
+    Output().print(f"{out}: {events:,} events of {len(parts)} hosts.", highlight=False, markup=False, soft_wrap=True)
 
 
 def show(

@@ -25,7 +25,7 @@ app = typer.Typer(
 )
 _ENGINE, _FINDINGS, _SPECIFICATION = "Check your engine", "Look into findings", "The specification itself"
 for _panel, _commands in {
-    _ENGINE: (starting.init, checking.check, checking.run, searching.fuzz, serving.serve),
+    _ENGINE: (starting.init, checking.check, checking.merge, checking.run, searching.fuzz, serving.serve),
     _FINDINGS: (checking.show, checking.rules, searching.bugs, matrix.matrix),
     _SPECIFICATION: (searching.prove, searching.explore, searching.soak, searching.tiers, checking.schema),
 }.items():

@@ -226,6 +226,8 @@ class Finding(msgspec.Struct, omit_defaults=True):
     """Further places at which the same was met."""
     follows: str = ""
     """The earlier finding that may have caused it, in words."""
+    parts: list[str] = []
+    """The files of several hosts that were merged: all lines are those of the merged trace."""
     pool: str = ""
     """The pool of its pages, if the trace has several."""
 

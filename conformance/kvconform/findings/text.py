@@ -50,7 +50,10 @@ def _show_shown(console: Console, finding: Finding) -> None:
     _show_facts(console, _details(finding))
     holders = [entry.holder for entry in finding.ledger if entry.holder]
     if holders and finding.trace.level == "memory":  # on one line, to be pasted
-        command = f"kvspec show {shlex.quote(finding.place.file)} --request {shlex.quote(holders[-1])}"
+        file = "merged.jsonl" if finding.parts else finding.place.file
+        command = f"kvspec show {shlex.quote(file)} --request {shlex.quote(holders[-1])}"
+        if finding.parts:
+            command = f"kvspec merge {shlex.join(finding.parts)} -o {file} && {command}"
         console.print(Text(printable(f"  more       {command}")), soft_wrap=True)
 
 

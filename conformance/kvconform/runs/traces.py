@@ -31,7 +31,8 @@ from kvconform.runs.side_by_side import side_by_side
 from kvconform.signals import caught, forgive
 from kvconform.traces.codec import TraceReader
 from kvconform.traces.lines import Ended
-from kvconform.traces.memory import MemoryReader, open_trace
+from kvconform.traces.memory import open_trace
+from kvconform.traces.merging import MergedReader, Parts, Source
 from kvconform.vectors.runner import check_again
 from kvspec.events import Config, Operation
 
@@ -48,11 +49,12 @@ def check_traces(
     follow: bool = False,
     first: bool = False,
     jobs: int = 1,
+    merge: bool = False,
 ) -> int:
     """Check traces of both levels and report the outcome; the exit status.
 
     `follow` waits for more events at the end of a trace. `first` stops at the first finding. `jobs` traces are checked
-    at a time.
+    at a time. `merge` makes one trace of them.
 
     Raises:
         InputError: the baseline file cannot be used.
@@ -62,12 +64,14 @@ def check_traces(
     report = Report("check", ", ".join(map(str, traces)))
     consoles = _consoles(out, forms)
     details = consoles.details
-    if len(traces) > 1:  # the findings of all come after their verdicts
+    sources: Sequence[Source] = [Parts(tuple(traces))] if merge else traces
+    if len(sources) > 1:  # the findings of all come after their verdicts
         consoles = consoles._replace(details=Console(quiet=True))
-    if jobs > 1 and len(traces) > 1:
+    path: Source
+    if jobs > 1 and len(sources) > 1:
         path = _check_many(consoles, traces, baseline, report, jobs, first=first)
     else:
-        for path in traces:
+        for path in sources:
             _check_one(consoles, path, baseline, report, follow=_never if follow else None, first=first)
             if (first and report.findings) or caught():
                 break
@@ -75,11 +79,11 @@ def check_traces(
         forgive()
     elif caught():
         complain(f"interrupted: {path} and what comes after it is not checked to its end")
-    if len(traces) > 1:
+    if len(sources) > 1:
         report.findings = merged(report.findings)
         for number, finding in enumerate(report.findings, start=1):
             show_finding(details, finding, number)
-    show_kin(details, report.findings, len(traces))
+    show_kin(details, report.findings, len(sources))
     show_baseline(details, baseline)
     write(report, junit=forms.junit, sarif=forms.sarif, html=forms.html, out=forms.out)
     if forms.json:
@@ -146,7 +150,7 @@ def report_of(path: Path, baseline: Baseline, described: Described) -> Report:
 
 def _check_one(
     consoles: Consoles,
-    path: Path,
+    path: Source,
     baseline: Baseline,
     report: Report,
     *,
@@ -155,22 +159,25 @@ def _check_one(
     met: memory.Met | None = None,
 ) -> None:
     try:
-        with open_trace(path, follow=follow) as trace, progress_bar() as progress:
-            task = progress.add_task(path.name, total=trace.lines.size() or None)
+        opened = MergedReader(path) if isinstance(path, Parts) else open_trace(path, follow=follow)
+        with opened as trace, progress_bar() as progress:
+            files = trace.files if isinstance(trace, MergedReader) else [trace.lines]
+            task = progress.add_task(path.name, total=sum(file.size() for file in files) or None)
 
             begun = time.monotonic()
 
             def advance(events: int) -> None:
                 rate = events / max(time.monotonic() - begun, 0.001)
                 text = f"{path.name}: {events:,} events, {rate:,.0f} a second"
-                progress.update(task, completed=trace.lines.bytes_read(), description=text)
+                progress.update(task, completed=sum(file.bytes_read() for file in files), description=text)
 
-            if isinstance(trace, MemoryReader):
+            if isinstance(trace, TraceReader):
+                path = trace.lines.path
+                _check_requests(consoles, path, trace, baseline, report, advance, follow=bool(follow), first=first)
+            else:
                 memory.check(
                     consoles, path, trace, baseline, report, advance, follow=bool(follow), first=first, met=met
                 )
-            else:
-                _check_requests(consoles, path, trace, baseline, report, advance, follow=bool(follow), first=first)
     except InputError as error:
         report.cases.append(Case(path.name, "unusable", str(path), reason=str(error)))
         complain(str(error))

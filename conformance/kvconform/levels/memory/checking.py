@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
@@ -21,6 +20,7 @@ from kvconform.levels.memory.ledger import keep_ledgers
 from kvconform.levels.memory.rendering import findings_of_groups, pool_to_name
 from kvconform.signals import Interrupted, forgive
 from kvconform.traces.memory import MemoryReader
+from kvconform.traces.merging import MergedReader, Source
 from kvspec.rules import MEMORY_RULES
 
 Met = Callable[[Group, int], object]
@@ -36,8 +36,8 @@ _NAMED = 4
 
 def check(
     consoles: Consoles,
-    path: Path,
-    trace: MemoryReader,
+    path: Source,
+    trace: MemoryReader | MergedReader,
     baseline: Baseline,
     report: Report,
     progress: Callable[[int], object],
@@ -97,7 +97,7 @@ def check(
     consoles.verdict.print(Text(printable(f"{path}: {verdict}, {counted(events, 'event')} checked.")), soft_wrap=True)
 
 
-def _show_counts(console: Console, path: Path, outcome: Grouped, state: State) -> None:
+def _show_counts(console: Console, path: Source, outcome: Grouped, state: State) -> None:
     """Print which rules were checked and which were not, and the holders at the end if no `idle` event checks them."""
     kinds = ", ".join(f"{kind} ({count:,})" for kind, count in outcome.events.most_common())
     text = f"{path}: {counted(outcome.events.total(), 'event')}: {kinds or 'none'}."
@@ -121,13 +121,15 @@ def _show_counts(console: Console, path: Path, outcome: Grouped, state: State) -
         console.print()
 
 
-def _read(trace: MemoryReader, grouping: Grouping, progress: Callable[[int], object], *, first: bool) -> None:
+def _read(
+    trace: MemoryReader | MergedReader, grouping: Grouping, progress: Callable[[int], object], *, first: bool
+) -> None:
     for number, (line, event) in enumerate(trace, start=1):
         try:
             grouping.step(line, event)
             if first and grouping.has_found:
                 return
         except Malformed as error:
-            raise InputError(trace.lines.path, line, str(error)) from error
+            raise InputError(*trace.place(line), str(error)) from error
         if number % 1000 == 0:
             progress(number)

@@ -5,7 +5,6 @@ A finding stands where a defect shows; its cause is an earlier event. The ledger
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 
 from kvcheck.finding import Finding
 from kvconform.findings.baseline import Baseline
@@ -13,7 +12,7 @@ from kvconform.findings.finding import Reference, Sign
 from kvconform.findings.wording import counted
 from kvconform.levels.memory.grouping import Group
 from kvconform.levels.memory.reductions import singly
-from kvconform.traces.memory import MemoryReader, open_trace
+from kvconform.traces.merging import Source, open_memory
 from kvspec.memory import events as e
 from kvspec.memory.events import MemoryEvent, Page, Pool, Use
 
@@ -133,7 +132,7 @@ def _host(event: MemoryEvent) -> str:
     return "the host" if event.host is None else f"host {event.host}"
 
 
-def keep_ledgers(path: Path, groups: Sequence[Group], baseline: Baseline) -> list[Group]:
+def keep_ledgers(path: Source, groups: Sequence[Group], baseline: Baseline) -> list[Group]:
     """Read a trace once more, and give each group the ledger of its first finding, and how often which one was met.
 
     Findings whose references `baseline` knows by where they were taken are counted there, and left out: the groups of
@@ -142,8 +141,7 @@ def keep_ledgers(path: Path, groups: Sequence[Group], baseline: Baseline) -> lis
     subjects = [finding for group in groups for finding in group.findings if finding.page is not None]
     if not subjects or not path.is_file():
         return [*groups]
-    with open_trace(path) as trace:
-        assert isinstance(trace, MemoryReader)
+    with open_memory(path) as trace:
         book = _Book(trace.header.pools, groups, subjects, baseline)
         last = max(finding.event for finding in subjects)
         for number, (line, event) in enumerate(trace, start=1):

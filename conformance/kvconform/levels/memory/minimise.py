@@ -12,7 +12,6 @@ A part shows it under these conditions:
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import NamedTuple
 
 from kvcheck import Checker, Malformed
@@ -33,7 +32,7 @@ from kvconform.levels.memory.slicing import LOOKS, slices, uses_in
 from kvconform.levels.minimising import Effort, minimize
 from kvconform.signals import caught, until_interrupted
 from kvconform.traces.bounds import search_seconds
-from kvconform.traces.memory import MemoryReader, open_trace
+from kvconform.traces.merging import Source, open_memory, size_of
 from kvspec.memory.events import (
     Begin,
     Count,
@@ -116,7 +115,7 @@ def _numbers(pages: Pages) -> int:
     return sum(abs(run[1]) if isinstance(run, tuple) else 1 for run in pages)
 
 
-def shortest_cuts(path: Path, groups: Sequence[Group], identities: Identities, seconds: float) -> list[Cut | None]:
+def shortest_cuts(path: Source, groups: Sequence[Group], identities: Identities, seconds: float) -> list[Cut | None]:
     """For each group the shortest part of the trace in `path` that shows its first finding; `None` if none is found.
 
     `identities` are those of all findings of the trace. The effort follows the size of the file, and each finding gets
@@ -132,11 +131,10 @@ def shortest_cuts(path: Path, groups: Sequence[Group], identities: Identities, s
 
 
 def _find_cuts(
-    path: Path, groups: Sequence[Group], identities: Identities, seconds: float, cuts: dict[int, Cut]
+    path: Source, groups: Sequence[Group], identities: Identities, seconds: float, cuts: dict[int, Cut]
 ) -> None:
-    whole = effort_for(path.stat().st_size)
-    with open_trace(path) as trace:
-        assert isinstance(trace, MemoryReader)
+    whole = effort_for(size_of(path))
+    with open_memory(path) as trace:
         pools = trace.header.pools
     short = [group for group in groups if group.finding.event <= LONGEST]
     steps = list(_read(path, max((group.finding.event for group in short), default=0)))
@@ -298,9 +296,8 @@ def _kept(steps: Sequence[Step], about: Callable[[MemoryEvent], MemoryEvent | No
     return [*(Step(line, event) for line, event in kept if event is not None), *steps[-1:]]
 
 
-def _read(path: Path, total: int) -> Iterator[Step]:
-    with open_trace(path) as trace:
-        assert isinstance(trace, MemoryReader)
+def _read(path: Source, total: int) -> Iterator[Step]:
+    with open_memory(path) as trace:
         for line, event in islice(trace, total):
             yield Step(line, event)
 

@@ -1,10 +1,9 @@
 """Renders memory-level traces and findings; only this module reads the state of the memory checker."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import nsmallest
 from itertools import islice
-from pathlib import Path
 from typing import NamedTuple
 
 from kvcheck import Checker
@@ -23,7 +22,7 @@ from kvconform.levels.memory.reductions import holders_in, last_release, pages_i
 from kvconform.levels.memory.sentences import part_of, sentence
 from kvconform.levels.requests.rendering import DRAWN, KEPT, builtins, drawn
 from kvconform.signals import caught
-from kvconform.traces.memory import MemoryReader, open_trace
+from kvconform.traces.merging import Parts, Source, open_memory, places
 from kvspec.memory import Pool
 from kvspec.memory.events import Begin, End, MemoryEvent, Page, Unmap, Use
 from kvspec.rules import MEMORY_RULES
@@ -177,7 +176,7 @@ def concerned(event: MemoryEvent, state: State) -> Iterator[str]:
 
 
 def findings_of_groups(
-    path: Path,
+    path: Source,
     pools: dict[str, Pool],
     outcome: Grouped,
     identities: Identities,
@@ -206,10 +205,23 @@ def findings_of_groups(
         else:
             nothing = Trace("memory", builtins(pools), memory_in_words(pools), group.finding.event, [])
             findings.append(_finding(path, group, nothing, "", follows))
+    if isinstance(path, Parts):
+        _name_parts(path, findings)
     return findings
 
 
-def finding_of(path: Path, pools: dict[str, Pool], group: Group, cut: Cut | None, follows: str = "") -> Finding:
+def _name_parts(parts: Parts, findings: Sequence[Finding]) -> None:
+    """Say where events of a merged trace stand in the files that it is made of."""
+    lines = {moment.line for finding in findings for moment in finding.trace.moments}
+    found = places(parts, lines | {finding.place.line for finding in findings})
+    for finding in findings:
+        finding.parts = [*map(str, parts.paths)]
+        finding.known.append(f"Line {finding.place.line} is {found[finding.place.line]}.")
+        for moment in finding.trace.moments:
+            moment.says = f"{moment.says.removesuffix('.')} ({found[moment.line]})."
+
+
+def finding_of(path: Source, pools: dict[str, Pool], group: Group, cut: Cut | None, follows: str = "") -> Finding:
     """A finding by the shortest part that shows it; where there is none, by the events before it."""
     if cut is not None:
         size = f"{len(cut.steps):,} of {cut.total:,} events"
@@ -232,15 +244,14 @@ def finding_of(path: Path, pools: dict[str, Pool], group: Group, cut: Cut | None
     return _finding(path, group, renderer.trace(), note, follows, before, release)
 
 
-def _read(path: Path, total: int) -> Iterator[Step]:
+def _read(path: Source, total: int) -> Iterator[Step]:
     if path.is_file():
-        with open_trace(path) as trace:
-            assert isinstance(trace, MemoryReader)
+        with open_memory(path) as trace:
             yield from (Step(line, event) for line, event in islice(trace, total))
 
 
 def _finding(
-    path: Path,
+    path: Source,
     group: Group,
     trace: Trace,
     note: str,

@@ -1,0 +1,318 @@
+"""Files of several hosts as one trace, in which each message is received after it was sent.
+
+Their messages are all that orders them: a host goes on until it has to wait for one that is not sent yet. Of the hosts
+that can go on, the one does of whose messages the fewest are still to be received, so that none gets far ahead of those
+that it sends to. Of each file one event is read ahead; a message is remembered until it is received.
+
+Names are those of their host: `r1` of host `decode` is `decode/r1`, and so is `decode/r1` in the file of another one.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack
+from itertools import chain
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, get_args
+
+from kvconform.errors import InputError
+from kvconform.traces.codec import created
+from kvconform.traces.lines import Lines
+from kvconform.traces.memory import MemoryReader, check_host, open_trace
+from kvspec.memory.events import Begin, Deliver, End, Idle, MemoryEvent, OpId, Pool, Receive, Send, Use, Wait
+from kvtrace.header import VERSION, MemoryHeader, encode
+
+HOST = "host"
+"""The own stream of each host."""
+REMEMBERED = 10_000
+"""Messages that were received, and may be once more."""
+_FIELDS = {
+    kind: [field for field in ("holder", "old", "new", "writer", "table", "pool") if field in kind.__struct_fields__]
+    for kind in (*get_args(MemoryEvent), Use)
+}
+"""Fields of events and uses that hold a name of a holder, a table or a pool."""
+
+
+class Parts(NamedTuple):
+    """Files that are read as one trace, each of another host."""
+
+    paths: tuple[Path, ...]
+
+    def __str__(self) -> str:
+        return " + ".join(map(str, self.paths))
+
+    @property
+    def name(self) -> str:
+        """The names of the files."""
+        return " + ".join(path.name for path in self.paths)
+
+    def is_file(self) -> bool:
+        """Whether all can be read a second time."""
+        return all(path.is_file() for path in self.paths)
+
+
+Source = Path | Parts
+"""A trace, in one file or in several."""
+
+
+def size_of(source: Source) -> int:
+    """The bytes of a trace as it is stored."""
+    return sum(path.stat().st_size for path in (source.paths if isinstance(source, Parts) else [source]))
+
+
+class _Part:
+    """The file of one host, and the event that comes next in it."""
+
+    def __init__(self, path: Path) -> None:
+        self.reader = MemoryReader(Lines(path))
+        self.path = path
+        self.host = self.reader.header.host or path.name.split(".")[0]
+        self.pools: dict[str, str] = {}
+        """Its own pools, as the merged trace names them."""
+        self.line = 1
+        """The line of the event that comes next, or came last."""
+        self.event: MemoryEvent | None = None
+        """`None`: there is no further one."""
+        self.problem: InputError | None = None
+        """The reason that it ends before its time."""
+        self.unreceived = 0
+        """Messages that it sent and that no host has received yet."""
+        self._events = iter(self.reader)
+
+    def advance(self) -> None:
+        """Look at the next event."""
+        try:
+            self.line, self.event = next(self._events, (self.line, None))
+        except InputError as error:
+            self.event, self.problem = None, error
+
+    def rest(self) -> Iterator[tuple[int, MemoryEvent]]:
+        """The events after the one that comes next."""
+        return self._events
+
+
+class MergedReader:
+    """Reads the files of several hosts as one trace; a context manager and an iterator over `(line number, event)`.
+
+    The line is that of the merged trace.
+
+    Raises:
+        InputError: a file cannot be used, or not with the others. All that could be ordered has been yielded by then.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        """Open the files and read their headers."""
+        with ExitStack() as closing:
+            hosts: dict[str, _Part] = {}
+            for path in parts.paths:
+                part = _Part(path)
+                closing.push(part.reader)
+                if part.host in hosts:
+                    reason = f"host {part.host!r} has a file, {hosts[part.host].path}: `host` in the header names it"
+                    raise InputError(path, 1, reason)
+                if "/" in part.host:
+                    raise InputError(path, 1, f"the name of host {part.host!r} has a slash")
+                hosts[part.host] = part
+            self._hosts = dict(sorted(hosts.items()))
+            self._parts = [*self._hosts.values()]
+            self.header = MemoryHeader(VERSION, "memory", self._producers(), self._pools())
+            self._closing = closing.pop_all()
+        self._part = self._parts[0]
+        self._sent: dict[str, _Part] = {}
+        """Messages that were not received yet, and their senders."""
+        self._received: dict[str, _Part] = {}
+        """Those that were received last."""
+
+    def __enter__(self) -> "MergedReader":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closing.close()
+
+    @property
+    def files(self) -> list[Lines]:
+        """The files as they are read."""
+        return [part.reader.lines for part in self._parts]
+
+    def place(self, line: int) -> tuple[Path, int]:
+        """The file and the line there of the event that was read last."""
+        return self._part.path, self._part.line
+
+    def __iter__(self) -> Iterator[tuple[int, MemoryEvent]]:
+        """Each event. First each host waits for itself: one that began later would know what others did before."""
+        begins = [Wait(HOST, on=HOST, host=host) for host in self._hosts]
+        yield from enumerate(chain(begins, self._interleaved()), start=2)
+        problems = [part.problem for part in self._parts if part.problem is not None]
+        if problems:
+            first, *more = problems
+            raise InputError(first.file, first.line, "; ".join([first.reason, *map(str, more)]))
+        waiting = [part for part in self._parts if part.event is not None]
+        if waiting:
+            raise _stuck(waiting)
+
+    def _interleaved(self) -> Iterator[MemoryEvent]:
+        for part in self._parts:
+            part.advance()
+        while ready := [part for part in self._parts if part.event is not None and not self._waits(part.event)]:
+            self._part = part = min(ready, key=lambda one: (one.unreceived, one is not self._part))
+            while part.event is not None and not self._waits(part.event):
+                event = part.event
+                self._note(part, event)
+                yield self._renamed(part, event)
+                part.advance()
+                if isinstance(event, Send | Receive):
+                    break
+
+    def _waits(self, event: MemoryEvent) -> bool:
+        """Whether an event is to come after another one that has not been read yet."""
+        return isinstance(event, Receive) and event.id not in self._sent and event.id not in self._received
+
+    def _note(self, part: _Part, event: MemoryEvent) -> None:
+        """A message is sent or received."""
+        if isinstance(event, Send):
+            sender = self._sent.get(event.id) or self._received.pop(event.id, part)
+            if sender is not part:
+                raise InputError(part.path, part.line, f"message {event.id!r} is sent by {sender.path}, too")
+            part.unreceived += event.id not in self._sent
+            self._sent[event.id] = part
+        elif isinstance(event, Receive) and event.id in self._sent:
+            sender = self._received[event.id] = self._sent.pop(event.id)
+            sender.unreceived -= 1
+            if len(self._received) > REMEMBERED:
+                del self._received[next(iter(self._received))]
+
+    def _producers(self) -> str:
+        return ", ".join(dict.fromkeys(part.reader.header.producer for part in self._parts))
+
+    def _pools(self) -> dict[str, Pool]:
+        """The pools of all hosts. Only a storage can be that of several: it has one name for all."""
+        pools: dict[str, Pool] = {}
+        for part in self._parts:
+            for name, pool in part.reader.header.pools.items():
+                merged = part.pools[name] = name if pool.keyed else self._named(part, name)
+                first = pools.setdefault(merged, pool)
+                if first is not pool and not (pool.keyed and first == pool):
+                    raise InputError(part.path, 1, f"pool {name!r} is declared in another file, and otherwise")
+        return pools
+
+    def _renamed(self, part: _Part, event: MemoryEvent) -> MemoryEvent:
+        """An event with names of the merged trace."""
+        check_host(part.path, part.line, event, part.host)
+        event.host = part.host
+        self._rename(part, event)
+        match event:
+            case Begin():
+                event.id = self._named(part, event.id)
+                event.stream = event.stream and self._stream(part, event.stream)
+                event.after = [self._named(part, id) for id in event.after]
+                for use in (*event.reads, *event.writes, *(use for pair in event.copies for use in pair)):
+                    self._rename(part, use)
+            case Wait():
+                event.id = None if event.id is None else self._named(part, event.id)
+                event.stream = self._stream(part, event.stream)
+                event.on = event.on and self._stream(part, event.on)
+            case End():
+                event.id = self._named(part, event.id)
+                for use in event.unwritten:
+                    self._rename(part, use)
+            case Deliver():
+                event.id = self._named(part, event.id)
+            case Send():
+                event.after = [self._named(part, id) for id in event.after]
+            case Idle():
+                event.keepers = [self._named(part, keeper) for keeper in event.keepers]
+                pools = part.pools if event.pools is None else event.pools
+                event.pools = [self._pool(part, pool) for pool in pools]
+        return event
+
+    def _rename(self, part: _Part, named: MemoryEvent | Use) -> None:
+        """Give an event or a use the names of holders, of a table and of a pool that it has in the merged trace."""
+        for field in _FIELDS[type(named)]:
+            name = getattr(named, field)
+            if name is not None:
+                setattr(named, field, self._pool(part, name) if field == "pool" else self._named(part, name))
+
+    def _named(self, part: _Part, name: OpId) -> str:
+        """A name with its host before it: that of the file, unless the name begins with another one."""
+        host, slash, _ = str(name).partition("/")
+        return str(name) if slash and host in self._hosts else f"{part.host}/{name}"
+
+    def _pool(self, part: _Part, name: str) -> str:
+        merged = part.pools.get(name, name)
+        if merged not in self.header.pools:
+            raise InputError(part.path, part.line, f"there is no pool {name} in these files")
+        return merged
+
+    def _stream(self, part: _Part, name: str) -> str:
+        return name if name == HOST else self._named(part, name)
+
+
+def _stuck(waiting: Sequence[_Part]) -> InputError:
+    """The reason that each of these waits for a message: one that no file sends, or a circle."""
+    awaited = {part: (part.event.id, part.line) for part in waiting if isinstance(part.event, Receive)}
+    messages = {message for message, _ in awaited.values()}
+    sent: dict[str, tuple[_Part, int]] = {}
+    for part in waiting:
+        for line, event in part.rest():
+            if isinstance(event, Send) and event.id in messages:
+                sent.setdefault(event.id, (part, line))
+    for part, (message, line) in awaited.items():
+        if message not in sent:
+            return InputError(part.path, line, f"message {message!r} is received here, and no file sends it")
+    circle, next_one = list[_Part](), waiting[0]
+    while next_one not in circle:
+        circle.append(next_one)
+        next_one, _ = sent[awaited[next_one][0]]
+    del circle[: circle.index(next_one)]
+    parts: list[str] = []
+    for part in circle:
+        message, _ = awaited[part]
+        sender, line = sent[message]
+        parts.append(f"{message!r} is sent at {sender.path}:{line}, after {awaited[sender][0]!r} is received")
+    return InputError(next_one.path, awaited[next_one][1], f"a circle of messages: {'; '.join(parts)}")
+
+
+def open_memory(source: Source) -> MemoryReader | MergedReader:
+    """Open a trace of the memory level.
+
+    Raises:
+        InputError: the file, or one of several, or its header, cannot be used.
+    """
+    if isinstance(source, Parts):
+        return MergedReader(source)
+    trace = open_trace(source)
+    assert isinstance(trace, MemoryReader)
+    return trace
+
+
+def places(parts: Parts, lines: Collection[int]) -> dict[int, str]:
+    """The places in the files of some lines of their merged trace."""
+    found: dict[int, str] = {}
+    with MergedReader(parts) as trace:
+        for line, _ in trace:
+            if line in lines:
+                path, number = trace.place(line)
+                found[line] = f"{path.name}:{number}"
+            if len(found) == len(lines):
+                break
+    return found
+
+
+def merge(paths: Sequence[Path], out: Path) -> int:
+    """Write the files of several hosts as one trace, compressed if its name ends in `.gz` or `.zst`; its events.
+
+    Raises:
+        InputError: a file cannot be used, or not with the others; what could be ordered before is written.
+        OSError: the trace cannot be written.
+    """
+    with MergedReader(Parts(tuple(paths))) as trace:
+        if any(out.exists() and out.samefile(path) for path in paths):
+            raise InputError(out, 0, "the merged trace would overwrite a file that it is made of")
+        with created(out) as file:
+            file.write(encode(trace.header) + b"\n")
+            events = 0
+            for _, event in trace:
+                file.write(encode(event) + b"\n")
+                events += 1
+    return events
