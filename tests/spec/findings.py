@@ -88,7 +88,7 @@ class Outcome(NamedTuple):
     """What was told in place of the right answer."""
     verdict: str
     state: str
-    """The state that it leads to and what was counted, all of it."""
+    """The state that it leads to and what was counted, all of it; a finding leads to none."""
     answer: Answer | None
     """What the model answers, where nobody else did."""
     raised: Violation | Refusal | None
@@ -243,7 +243,7 @@ def _judge(model: Model, op: Any, change: str) -> Outcome:
         for name, times in now.items()
         if times != before[counter].get(name, BEFORE)
     }
-    state = f"{model.steps}, {_everything(model.state)}"
+    state = "" if isinstance(raised, Violation) else f"{model.steps}, {_everything(model.state)}"
     return Outcome(_written(op), change, verdict, state, None if answered or raised else op.obs, raised, counted)
 
 
@@ -259,14 +259,15 @@ def _copied(model: Model) -> Model:
 
 
 def _everything(state: State) -> str:
-    """Everything that a state holds, in words that do not depend on the order of sets."""
-    plain = vars(state).copy()
+    """Everything that a state holds, in words that do not depend on the order of sets or of fields."""
+    plain = dict(sorted(vars(state).items()))
     del plain["config"], plain["memory"], plain["unreported"]
-    plain |= {name: dict(sorted(counted.items())) for name, counted in _counts(state).items()}
+    plain |= {name: sorted(value) for name, value in plain.items() if isinstance(value, set)}
+    for name, counts in _counts(state).items():
+        plain[name] = {what: times for what, times in sorted(counts.items()) if times != BEFORE}
     plain["store"] = [getattr(state.store, name) for name in sorted(state.store.__slots__)]
     plain["requests"] = {req: (request.tokens.elements(), *request[1:]) for req, request in state.requests.items()}
     plain["sessions"] = {name: (session.history.elements(), *session[1:]) for name, session in state.sessions.items()}
-    plain["mid_prefill"] = sorted(state.mid_prefill)
     return str(plain)
 
 

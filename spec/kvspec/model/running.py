@@ -34,6 +34,12 @@ def extend(state: State, op: Extend, told: Told) -> None:
     new_rows = [*kept.values()].count(None)
     check_room(state, needed, new_rows + _withheld_on(state, op, new_rows), sum(need for _, need in state_needs))
     told.carried_out("OP-1", "BATCH-1", "BATCH-2")
+    state.checked["BATCH-1"] += 1
+    state.checked["BATCH-2"] += 1
+    both = any(request.running for _, request, _, _ in batch) and any(
+        not request.running and end < len(request.tokens) for _, request, _, end in batch
+    )
+    state.reached["last chunk beside a first chunk"] += both
 
     if rows is None:
         rows = told.rows(kept)
@@ -94,9 +100,6 @@ def _check_batch(state: State, op: Extend, batch: list[Part]) -> None:
     if rule is not None:
         what = f"the batch has {chunking.continuing} continuing and {chunking.newly_chunked} newly chunked requests"
         raise Refusal(rule, f"{what}, and leaves {chunking.left} in the middle of their prefill")
-    state.reached["last chunk beside a first chunk"] += bool(chunking.continuing and chunking.newly_chunked)
-    state.checked["BATCH-1"] += 1
-    state.checked["BATCH-2"] += 1
 
 
 def check_room(state: State, pages: int, rows: int, states: int) -> None:
