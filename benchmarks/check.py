@@ -2,6 +2,7 @@
 
     python benchmarks/check.py [--requests N] [--tokens N]
     python benchmarks/check.py --trace FILE     a trace of either level, for instance of `kvspec replay --record`
+    python benchmarks/check.py --against FOLDER     in turns with another checkout of this repository
 
 Without a file the trace is of decode steps with page labels, at the memory level: each step is a row write, a forward
 pass, its end and a token delivered for each request; now and then a request ends and another one begins. Seconds are
@@ -10,6 +11,7 @@ processor time of one process; the ratio is taken in turns, so that a busy machi
 
 import gc
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -51,12 +53,15 @@ PAGE_SIZE = 64
 SIZES = (100_000, 1_000_000, 10_000_000)
 """Events whose memory is measured; they are made, encoded, decoded and judged one by one, and no file holds them."""
 ROUNDS = 5
+TURNS = 31
+"""Pairs of runs; a busy machine needs many."""
 
 
 def main(
     requests: Annotated[int, typer.Option(help="Requests that decode together.")] = 16,
     tokens: Annotated[int, typer.Option(help="Tokens of a prompt.")] = 4096,
     trace: Annotated[Path | None, typer.Option(metavar="FILE", help="Measure this trace instead.")] = None,
+    against: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Compare with this checkout only.")] = None,
     peak_of: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     if peak_of is not None:
@@ -71,6 +76,9 @@ def main(
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.jsonl"
         count = write(path, requests, tokens, SIZES[0])
+        if against is not None:
+            compare_with(against, path)
+            return
         print(
             f"{count:,} events of decode steps, {requests} requests of {tokens:,} tokens and more, {PAGE_SIZE} a page"
         )
@@ -101,6 +109,27 @@ def compare(path: Path, count: int) -> None:
     share = median(one / other for one, other in zip(checks, decodes, strict=True))
     print(f"  checked        {count / min(checks):9,.0f} events a second, {1e6 * min(checks) / count:6.2f} us each")
     print(f"  plain JSON     {count / min(decodes):9,.0f} events a second; checking costs {share:.2f} times that")
+
+
+def compare_with(other: Path, path: Path) -> None:
+    """Print what checking a trace costs here, as a multiple of its cost in another checkout."""
+    turns = [(seconds_in(Path(__file__).parents[1], path), seconds_in(other, path)) for _ in range(TURNS)]
+    ratios = sorted(here / there for here, there in turns)
+    print(f"  checked in {median(ratios):.3f} times the time ({ratios[0]:.3f} to {ratios[-1]:.3f} in {TURNS} turns)")
+
+
+def seconds_in(checkout: Path, path: Path) -> float:
+    """The processor time of checking a trace in a process that imports a checkout."""
+    folders = [str(checkout / name) for name in ("benchmarks", "conformance", "cuda_impl", "reference", "spec")]
+    command = "import sys, pathlib, check; print(check.timed(check.check, pathlib.Path(sys.argv[1])))"
+    done = subprocess.run(
+        [sys.executable, "-c", command, str(path)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(folders)},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return float(done.stdout)
 
 
 def streamed_kib(requests: int, tokens: int, events: int) -> int:
