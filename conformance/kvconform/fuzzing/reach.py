@@ -31,8 +31,9 @@ GOALS = {
     "tail freed": 80,
     "two rows brought": 15,
     "three rows brought": 15,
+    "a lock shared by two": 10,
 }
-"""Subjects of the source documents, and how often 20,000 operations at least have to reach each."""
+"""Subjects of the source documents, rare events, and how often 20,000 operations at least have to reach each."""
 PER = 20_000
 
 

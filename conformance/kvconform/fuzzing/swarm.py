@@ -11,6 +11,7 @@ import msgspec
 
 from kvconform.fuzzing import generate
 from kvconform.fuzzing.converse import converse
+from kvconform.fuzzing.crowd import crowd
 from kvconform.fuzzing.generate import GENERATORS, Generator
 from kvconform.fuzzing.style import Draw, Style
 from kvspec.events import Config
@@ -19,6 +20,8 @@ PROGRESS = (3, 1, 9)
 """How much likelier than usual a run takes the scheduler's next operation."""
 TALK = (800, 800, 0)
 """How often a run, if it has sessions, proposes the next operation of all of them together."""
+GATHER = (800, 100, 0)
+"""How often a run without them proposes the next operation of a crowd of requests."""
 FACTORS = (1, 0, 0, 3)
 """How much likelier than usual another kind of proposal is in a run; 0 leaves it out."""
 
@@ -67,8 +70,10 @@ def swarm(draw: Draw, lacks: Collection[str] = (), config: Config | None = None)
         for _ in range(weight * draw.choice(PROGRESS if generator is generate.advance else FACTORS))
     ]
     chosen = style(draw)
-    if chosen.sessions and "sessions" not in lacks:
-        bag += [converse] * draw.choice(TALK)
+    if chosen.sessions and "sessions" not in lacks and (talk := draw.choice(TALK)):
+        bag += [converse] * talk
+    else:
+        bag += [crowd] * draw.choice(GATHER)
     return Swarm(config, chosen, bag)
 
 

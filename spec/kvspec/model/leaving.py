@@ -234,6 +234,8 @@ def _hand_to_slot(state: State, op: Finish | Retract, told: Told, request: Reque
     before = state.lengths[record]
     duplicates, _ = _whole_pages(state, request, record) if op.obs is not None and op.obs.freed else ((), ())
     staying = dict.fromkeys(duplicates, "SESS-6")
+    if state.sessions[request.session or ""].closing:
+        staying = dict.fromkeys(state.private(record), "SESS-4")
     trimmed = lengths.trim(before, min(returned, state.written[record]), page_size)
     if op.obs is not None and op.obs.freed and returned < before.allocated:
         tail = lengths.tail(returned, before.allocated, page_size)
