@@ -19,8 +19,8 @@ from kvattach.patches import Patches
 from kvattach.sglang.hooks import Attached
 from kvattach.sglang.release import Release
 from kvlab.device import Event, Stream
-from kvlab.drives import Judge
-from kvlab.injection import Defect, plant
+from kvlab.drives import CheckedTrace
+from kvlab.injection import Defect, inject_fault
 from kvlab.sglang import walk as walking
 from kvlab.sglang.faults import in_host_cache
 from kvlab.sglang.release import load
@@ -150,7 +150,7 @@ def measure(release: Release) -> None:
 def checked_with(release: Release, defect: Defect, *, pages: bool) -> str:
     """What the release's own check finds of a defect."""
     patches, checked = Patches(), Checked(release, pages=pages)
-    plant(defect, patches)
+    inject_fault(defect, patches)
     try:
         walks(release, None, checked, lambda: checked.found is not None)
     finally:
@@ -160,8 +160,8 @@ def checked_with(release: Release, defect: Defect, *, pages: bool) -> str:
 
 def judged_with(release: Release, defect: Defect) -> str:
     """What the law finds of a defect."""
-    patches, judge = Patches(), Judge()
-    plant(defect, patches)
+    patches, judge = Patches(), CheckedTrace()
+    inject_fault(defect, patches)
     attached = Attached(release, judge, Stream, Event)
     try:
         walks(release, attached, None, lambda: bool(judge.found))

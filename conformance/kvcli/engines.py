@@ -148,7 +148,7 @@ def reproduce(
 @contextmanager
 def _quiet(engine: str, release: str) -> Iterator[Path]:
     """The folder of a release, with the engine's own log off; an engine that cannot be had is a wrong call."""
-    from kvlab.injection import NotPlanted
+    from kvlab.injection import NotInjected
     from kvlab.releases import folder_of
     from kvlab.stubs import EngineError
 
@@ -158,5 +158,5 @@ def _quiet(engine: str, release: str) -> Iterator[Path]:
         if not folder.is_dir():
             raise EngineError(f"there is no release {release} of {engine}, and no such folder ('kvspec engines list')")
         yield folder
-    except (EngineError, NotPlanted) as error:
+    except (EngineError, NotInjected) as error:
         raise typer.BadParameter(str(error)) from error

@@ -1,11 +1,16 @@
-"""Real engines.
+"""Real engines: their own classes are driven on a CPU, without a model.
 
-releases  `kvspec engines`: releases, kept in a folder of their own
-standins  how an engine's own classes run from a bare wheel or a checkout
-sglang/   SGLang's memory classes behind the protocol
-sglang_jax/ sglang-jax's scheduler behind the protocol
-recorder/ what a running SGLang process does, as a trace
-matrix/   `kvspec matrix`: which rules each release breaks
+releases   `kvspec engines install`: releases in a folder of their own
+checkout   checkouts of engines
+stubs      stubs for modules that are missing or need a GPU
+device     streams and events whose progress a driver decides
+drives     a driver with hooks and the memory checker; `trial`: `kvspec engines drive` and `inject`
+injection  faults in an engine's own code; `vector_trial`: the vectors that find them
+issues     known issues of engines
+serving/   an engine's own server with clients
+matrix/    `kvspec matrix`: the rules that each release breaks
+sglang/, sglang_jax/, mini_sglang/, nano_vllm/, vllm/: drivers, faults, fixes and known issues of one engine
 
-Not here: what an engine implements (`kvconform.protocol`), and what it may lack (`kvconform.features`).
+Not here: the protocol of an implementation (`kvconform.protocol`), its features (`kvconform.features`), and hooks
+(`kvattach`).
 """

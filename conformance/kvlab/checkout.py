@@ -13,7 +13,7 @@ def checkout_of(engine: str, within: Path | None = None) -> Path:
     """The folder `engine` in `within`, or in the folder that the environment names.
 
     Raises:
-        EngineError: neither is told, or there is no such folder.
+        EngineError: neither is given, or there is no such folder.
     """
     folder = within or (Path(named) if (named := os.environ.get(VARIABLE)) else None)
     if folder is None:

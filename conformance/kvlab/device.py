@@ -1,8 +1,8 @@
-"""A device that is not there: streams and events whose progress the driver of an engine decides.
+"""A simulated device: streams and events whose progress the driver of an engine decides.
 
-What is queued has its effect at once, so an engine's own code goes on as it would; but it is *complete* only when the
-driver lets the stream get there, or when the engine waits for it. Order is CUDA's: a stream's entries one after the
-other, an event stands for what its stream held when it was recorded, a wait holds back what is queued behind it.
+A queued entry takes effect at once, so an engine's own code goes on as usual. The entry is *complete* only when the
+driver lets the stream reach it, or when the engine waits for it. The order is that of CUDA: the entries of a stream run
+one after the other, an event completes with the entries before it on its stream, and a wait holds back later entries.
 """
 
 import random

@@ -1,4 +1,4 @@
-"""An engine's own scheduler driven with hooks, every event judged at once."""
+"""Drives an engine's own scheduler with hooks, and checks each event at once."""
 
 import signal
 import threading
@@ -12,26 +12,26 @@ from typing import NamedTuple
 from kvattach.hooks import Hooks, RuleBroken, Trace, is_error
 from kvattach.patches import Patches
 from kvcheck import Checker, Finding
-from kvlab.injection import Defect, NotPlanted, plant
+from kvlab.injection import Defect, NotInjected, inject_fault
 from kvlab.issues import Issue
 from kvspec.memory import Pool
 from kvspec.memory.events import Failed, MemoryEvent
 
 RUN_SECONDS = 60.0
-"""Seconds of processor time that a run with a planted defect may take, which may make an engine go round for ever."""
+"""Seconds of processor time for a run with an injected fault, which may loop forever."""
 ASLEEP = 10
 """So many times as long a run may take by the clock: on a busy machine, or asleep."""
 
 
 @dataclass
-class Judge:
-    """A trace that is judged while it is told."""
+class CheckedTrace:
+    """A trace whose events are checked as they are emitted."""
 
     events: int = 0
     found: list[tuple[int, Finding]] = field(default_factory=list)
     """Each finding, with the number of events until then, over all memories."""
     uncalled: set[str] = field(default_factory=set)
-    """The functions of the planted defect that no run has called: nothing of it can be found."""
+    """The functions of the injected fault that no run has called; no run can find the fault without them."""
     _checker: Checker | None = None
 
     def header(self, producer: str, pools: Mapping[str, Pool]) -> None:
@@ -39,7 +39,7 @@ class Judge:
         self._checker = Checker(pools)
 
     def emit(self, event: MemoryEvent) -> None:
-        """Judge one event."""
+        """Check one event."""
         assert self._checker is not None
         self.events += 1
         self.found += [(self.events, finding) for finding in self._checker.step(event)]
@@ -50,66 +50,66 @@ class Judge:
         return self.found[0] if self.found else None
 
     def kinds(self) -> Counter[tuple[str, str, str]]:
-        """Code, pool and place of what was found and is no consequence of something earlier."""
+        """Code, pool and place of the findings that are no consequence of an earlier one, counted."""
         own = [finding for _, finding in self.found if finding.cause is None]
         return Counter((finding.code, finding.pool or "", finding.at or "") for finding in own)
 
 
 class Known(NamedTuple):
-    """A known issue, and what brings it out."""
+    """A known issue, and the runs that show it."""
 
     issue: Issue
     run: Callable[[int], object] | None = None
-    """Runs that bring it out, by seed; `None`: the engine's own."""
-    mend: Callable[[Patches], None] | None = None
-    """Takes other issues away while this one is looked for."""
+    """Runs one seed of a drive that shows it; `None`: the engine's own drive."""
+    fix: Callable[[Patches], None] | None = None
+    """Fixes the other issues during these runs."""
     runs: int = 0
     """The number of runs that look for it alone; 0: any run may show it."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """An engine that can be driven. `run` takes a seed; with a defect planted what it raises is told as `failed`."""
+    """An engine that can be driven. `run` takes a seed; its exceptions count as `failed` if a fault is injected."""
 
     name: str
     attach: Callable[[Trace], Hooks]
     run: Callable[[int], None]
     defects: list[Defect]
-    mend: Callable[[Patches], None] | None = None
-    """Takes the engine's known defects away."""
+    fix: Callable[[Patches], None] | None = None
+    """Fixes the engine's known issues."""
     known: Sequence[Known] = ()
 
 
-def judged(
+def drive_trial(
     trial: Trial,
     runs: int,
     *,
     defect: Defect | None = None,
-    mended: bool = False,
+    fixed: bool = False,
     first_seed: int = 0,
     events: int | None = None,
     seconds: float = RUN_SECONDS,
-) -> Judge:
-    """Drive the engine up to `runs` times, or until there are `events`; with a defect, until something is found.
+) -> CheckedTrace:
+    """Drive the engine up to `runs` times, or until there are `events`; with an injected defect until a finding.
 
-    A run with a defect that takes longer than `seconds` of processor time is ended, and told as one that is stuck.
+    A run with a defect that takes longer than `seconds` of processor time is ended and reported as stuck.
 
     Raises:
-        NotPlanted: the defect is for another version of the engine.
+        NotInjected: the defect is for another version of the engine.
         RuntimeError: a hook has failed.
     """
-    patches, judge = Patches(), Judge()
+    patches, checked = Patches(), CheckedTrace()
     try:
         if defect is not None:
-            judge.uncalled = plant(defect, patches)
-        if mended and trial.mend is not None:
-            # A release may be without the lines that are mended in another one.
-            with suppress(NotPlanted):
-                trial.mend(patches)
-        hooks = trial.attach(judge)
+            checked.uncalled = inject_fault(defect, patches)
+        if fixed and trial.fix is not None:
+            # A release may lack the lines that are fixed in another one.
+            with suppress(NotInjected):
+                trial.fix(patches)
+        hooks = trial.attach(checked)
         try:
             for seed in range(first_seed, first_seed + runs):
-                if events is not None and judge.events >= events:
+                if events is not None and checked.events >= events:
                     break
                 try:
                     with _ended_after(0.0 if defect is None else seconds):
@@ -122,7 +122,7 @@ def judged(
                     if defect is None or not is_error(error):
                         raise
                     hooks.gave_up(f"the run of seed {seed}", error)
-                if defect is not None and judge.found:
+                if defect is not None and checked.found:
                     break
                 if hooks.problem is not None:
                     raise RuntimeError(hooks.problem)
@@ -130,7 +130,7 @@ def judged(
             hooks.detach()
     finally:
         patches.undo()
-    return judge
+    return checked
 
 
 class _TooLong(BaseException):

@@ -1,4 +1,4 @@
-"""Plants a defect in an engine's own code: one function, with one place of its source replaced."""
+"""Injects a defect into an engine's own code: in one function one place of its source is replaced."""
 
 import __future__
 
@@ -13,38 +13,38 @@ from kvattach.patches import Patches
 
 
 class Defect(NamedTuple):
-    """What is done to an engine, and what that means."""
+    """A change of an engine's code, with its effect in words."""
 
     name: str
     what: str
     places: tuple[tuple[Any, str, str, str], ...]
-    """Class or module, function, what stands there, and what is to stand there instead."""
+    """Class or module, function, the old text, the new text."""
 
 
-class _Planted(NamedTuple):
-    """A function with defects."""
+class _Injected(NamedTuple):
+    """A function with injected defects."""
 
     source: str
-    """The file has another one."""
+    """Its source with the defects."""
     called: Callable[[], None]
-    """A call of the function calls it."""
+    """Called at each call of the function."""
 
 
-_PLANTED = "__planted__"
-"""The attribute that knows it."""
+_INJECTED = "__injected__"
+"""The attribute of such a function that holds it."""
 
 
-class NotPlanted(Exception):
+class NotInjected(Exception):
     """The engine's source has no such place: it is another version than the defect was written for."""
 
 
-def plant(defect: Defect, patches: Patches) -> set[str]:
-    """Put a defect in; undoing `patches` takes it out. Where another one is in the same function, both are.
+def inject_fault(defect: Defect, patches: Patches) -> set[str]:
+    """Inject a defect; undoing `patches` removes it. A function may have several.
 
-    Returns the functions that have it and have not been called yet: a call takes its function out.
+    Returns the changed functions that have not been called yet: a call removes its function from the set.
 
     Raises:
-        NotPlanted: the engine's source has changed, or there is none.
+        NotInjected: the engine's source has changed, or there is none.
     """
     uncalled = {name for _, name, _, _ in defect.places}
     for owner, name, old, new in defect.places:
@@ -52,18 +52,18 @@ def plant(defect: Defect, patches: Patches) -> set[str]:
         try:
             lines, first = inspect.getsourcelines(original)
         except (OSError, TypeError):
-            raise NotPlanted(f"{defect.name}: {name} has no source to change: is it compiled?") from None
-        before = getattr(original, _PLANTED, _Planted(textwrap.dedent("".join(lines)), lambda: None))
+            raise NotInjected(f"{defect.name}: {name} has no source to change: is it compiled?") from None
+        before = getattr(original, _INJECTED, _Injected(textwrap.dedent("".join(lines)), lambda: None))
         source = before.source
         if source.count(old) != 1:
             like = "" if old in source else _but_for_indentation(old, source)
-            raise NotPlanted(f"{defect.name}: {name} has {source.count(old)} places like {old!r}{like}")
+            raise NotInjected(f"{defect.name}: {name} has {source.count(old)} places like {old!r}{like}")
         source = source.replace(old, new)
         called = partial(_called, before.called, uncalled, name)
         tree = ast.increment_lineno(ast.parse(source), first - 1)  # an error names the line that the file has
-        planted = _made(tree, owner, name, original, called)
-        setattr(inspect.unwrap(planted), _PLANTED, _Planted(source, called))
-        patches.set(owner, name, planted)
+        injected = _made(tree, owner, name, original, called)
+        setattr(inspect.unwrap(injected), _INJECTED, _Injected(source, called))
+        patches.set(owner, name, injected)
     return uncalled
 
 
@@ -76,9 +76,9 @@ def _function(defect: Defect, owner: Any, name: str) -> Any:
     """The function that a place names, without what was put around it."""
     found = vars(owner).get(name)
     if found is None:
-        raise NotPlanted(f"{defect.name}: {getattr(owner, '__name__', owner)} has no {name} of its own")
+        raise NotInjected(f"{defect.name}: {getattr(owner, '__name__', owner)} has no {name} of its own")
     if isinstance(found, property):
-        raise NotPlanted(f"{defect.name}: {name} is a property: plant the defect in a function that it calls")
+        raise NotInjected(f"{defect.name}: {name} is a property: inject the defect into a function that it calls")
     return inspect.unwrap(found)
 
 
@@ -102,13 +102,13 @@ def _made(tree: ast.Module, owner: Any, name: str, original: Any, called: Callab
     flags = __future__.annotations.compiler_flag
     made: dict[str, Any] = {}
     exec(compile(around, inspect.getfile(original), "exec", flags, dont_inherit=True), original.__globals__, made)
-    planted = made["around"](**cells)
-    bare = inspect.unwrap(planted)
+    injected = made["around"](**cells)
+    bare = inspect.unwrap(injected)
     bare.__qualname__ = original.__qualname__
     for variable, cell in zip(bare.__code__.co_freevars, bare.__closure__, strict=True):
         if variable == "__class__":
             cell.cell_contents = owner
-    return planted
+    return injected
 
 
 def _but_for_indentation(old: str, source: str) -> str:

@@ -92,7 +92,7 @@ def fetch(version: str, cache: Path | None = None, engine: str = "sglang") -> Pa
             # Its kernels take a gigabyte, and its bookkeeping is Python.
             for library in target.rglob("*.so"):
                 library.unlink()
-        # Somebody else may have been faster; one of two equal releases is enough.
+        # Another process may have installed it meanwhile; one of two equal releases is enough.
         if not folder.exists():
             shutil.move(target, folder)
     return folder

@@ -72,7 +72,7 @@ class _StandInModule(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        # What is mixed into a real class must not answer for what that class looks up.
+        # A mixin of a real class must not answer that class's lookups.
         bases = () if name.endswith("Mixin") else (StandIn,)
         made = type(name, bases, {"__module__": self.__name__})
         setattr(self, name, made)

@@ -5,8 +5,8 @@ from pathlib import Path
 from rich.console import Console
 
 from kvcheck.words import describe
-from kvlab.drives import Trial, judged
-from kvlab.injection import NotPlanted
+from kvlab.drives import Trial, drive_trial
+from kvlab.injection import NotInjected
 from kvlab.stubs import EngineError
 
 ATTACHED = ("vllm", "sglang", "sglang-jax", "mini-sglang", "nano-vllm")
@@ -42,12 +42,13 @@ def drive(
     console: Console, trial: Trial, runs: int, *, without_known: bool, seed: int = 0, events: int | None = None
 ) -> int:
     """Drive an engine on random requests and print the findings; 1 if there are any."""
-    judge = judged(trial, runs, mended=without_known, first_seed=seed, events=events)
-    console.print(f"{trial.name}: {judge.events:,} events, {len(judge.found):,} findings, seeds from {seed}")
-    for (code, pool, at), times in judge.kinds().most_common():
-        event, finding = next((n, f) for n, f in judge.found if (f.code, f.pool or "", f.at or "") == (code, pool, at))
+    checked = drive_trial(trial, runs, fixed=without_known, first_seed=seed, events=events)
+    console.print(f"{trial.name}: {checked.events:,} events, {len(checked.found):,} findings, seeds from {seed}")
+    for (code, pool, at), times in checked.kinds().most_common():
+        kind = code, pool, at
+        event, finding = next((n, f) for n, f in checked.found if (f.code, f.pool or "", f.at or "") == kind)
         console.print(f"  {code} {times:,} times, first at event {event:,}: {describe(finding)}", markup=False)
-    return 1 if judge.found else 0
+    return 1 if checked.found else 0
 
 
 def inject(console: Console, trial: Trial, runs: int, *, without_known: bool) -> int:
@@ -55,18 +56,18 @@ def inject(console: Console, trial: Trial, runs: int, *, without_known: bool) ->
     missed = 0
     for defect in trial.defects:
         try:
-            judge = judged(trial, runs, defect=defect, mended=without_known)
-        except NotPlanted as error:
+            checked = drive_trial(trial, runs, defect=defect, fixed=without_known)
+        except NotInjected as error:
             console.print(f"  {error}", markup=False)
             missed += 1
             continue
-        missed += judge.first is None
+        missed += checked.first is None
         words = "not found"
-        if judge.first is not None:
-            event, finding = judge.first
+        if checked.first is not None:
+            event, finding = checked.first
             words = f"{finding.code} at event {event:,}: {describe(finding)}"
-        elif judge.uncalled:
-            words = f"not found: no run has called {', '.join(sorted(judge.uncalled))}"
+        elif checked.uncalled:
+            words = f"not found: no run has called {', '.join(sorted(checked.uncalled))}"
         console.print(f"  {defect.name}: {words}", markup=False, soft_wrap=True)
     console.print(f"{trial.name}: {len(trial.defects) - missed} of {len(trial.defects)} injected faults found")
     return 1 if missed else 0

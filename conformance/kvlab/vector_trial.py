@@ -13,12 +13,12 @@ from kvconform.features import lacks, needs, vector_under
 from kvconform.traces.codec import Vector
 from kvconform.vectors.files import read_vectors
 from kvconform.vectors.runner import Factory, Outcome, run_vector
-from kvlab.injection import Defect, plant
+from kvlab.injection import Defect, inject_fault
 from kvlab.stubs import EngineError
 
 
-class Planted(NamedTuple):
-    """What the vectors say of one defect."""
+class Injected(NamedTuple):
+    """The outcome of the vectors with one injected defect."""
 
     name: str
     fail: int
@@ -29,11 +29,11 @@ class Planted(NamedTuple):
     """Operations that it took."""
 
 
-def tried(factory: Factory, defects: list[Defect]) -> list[Planted]:
+def tried(factory: Factory, defects: list[Defect]) -> list[Injected]:
     """Each defect alone, with all vectors that the adapter supports.
 
     Raises:
-        NotPlanted: the engine has other lines than those that the defects are for.
+        NotInjected: the engine has other lines than those that the defects are for.
     """
     missing = lacks(factory)
     supported = [
@@ -44,14 +44,14 @@ def tried(factory: Factory, defects: list[Defect]) -> list[Planted]:
     for defect in defects:
         patches = Patches()
         try:
-            plant(defect, patches)
+            inject_fault(defect, patches)
             found.append(_with(defect.name, without, factory))
         finally:
             patches.undo()
     return found
 
 
-def _with(name: str, without: list[tuple[Vector, Outcome]], factory: Factory) -> Planted:
+def _with(name: str, without: list[tuple[Vector, Outcome]], factory: Factory) -> Injected:
     fail, first, operations = 0, "", 0
     for vector, before in without:
         outcome = _run(vector, factory)
@@ -59,7 +59,7 @@ def _with(name: str, without: list[tuple[Vector, Outcome]], factory: Factory) ->
         if outcome.finding is not None and (before.finding is None or outcome.operations < before.operations):
             fail += 1
             first = first or f"{vector.name}: {outcome.finding}"
-    return Planted(name, fail, first, operations)
+    return Injected(name, fail, first, operations)
 
 
 def _run(vector: Vector, factory: Factory) -> Outcome:
@@ -68,7 +68,7 @@ def _run(vector: Vector, factory: Factory) -> Outcome:
         return run_vector(vector, factory)
 
 
-def show(console: Console, engine: str, results: list[Planted]) -> int:
+def show(console: Console, engine: str, results: list[Injected]) -> int:
     """Print the vectors that find each fault; 1 if one is missed."""
     for one in results:
         found = f"{one.fail} vectors, after {one.operations} operations {one.first}" if one.fail else "not found"

@@ -16,8 +16,8 @@ from kvattach.hooks import Hooks, RuleBroken, Trace
 from kvattach.patches import Patches
 from kvattach.residency import Run
 from kvcheck.words import describe
-from kvlab.drives import Judge, Trial, judged
-from kvlab.injection import Defect, NotPlanted, plant
+from kvlab.drives import CheckedTrace, Trial, drive_trial
+from kvlab.injection import Defect, NotInjected, inject_fault
 from kvlab.trial import inject
 from kvspec.memory import Pool
 from kvspec.memory.events import Begin, Idle, MemoryEvent, Take, Unify, Use
@@ -37,13 +37,13 @@ class Engine:
 
 
 @pytest.fixture
-def judge() -> Judge:
-    made = Judge()
+def judge() -> CheckedTrace:
+    made = CheckedTrace()
     made.header("test", {"kv": Pool(num_pages=4)})
     return made
 
 
-def test_an_error_in_a_hook_ends_the_telling_and_not_the_engine(judge: Judge) -> None:
+def test_an_error_in_a_hook_ends_the_telling_and_not_the_engine(judge: CheckedTrace) -> None:
     hooks = Hooks(judge)
 
     def broken(engine: Engine, page: int) -> None:
@@ -59,7 +59,7 @@ def test_an_error_in_a_hook_ends_the_telling_and_not_the_engine(judge: Judge) ->
     assert Engine().free(1) == 2
 
 
-def test_what_no_engine_can_mean_is_a_problem_of_the_hooks_wherever_it_is_told(judge: Judge) -> None:
+def test_what_no_engine_can_mean_is_a_problem_of_the_hooks_wherever_it_is_told(judge: CheckedTrace) -> None:
     hooks = Hooks(judge)
     labels = Begin("f", writes=[Use(pool="kv", pages=[1, 2], labels=["a"])], at="forward")
 
@@ -75,7 +75,7 @@ def test_what_no_engine_can_mean_is_a_problem_of_the_hooks_wherever_it_is_told(j
     assert judge.first is None
 
 
-def test_an_engine_that_is_to_be_stopped_is_stopped(judge: Judge) -> None:
+def test_an_engine_that_is_to_be_stopped_is_stopped(judge: CheckedTrace) -> None:
     hooks = Hooks(judge)
 
     def found(engine: Engine, page: int) -> None:
@@ -87,7 +87,7 @@ def test_an_engine_that_is_to_be_stopped_is_stopped(judge: Judge) -> None:
     hooks.detach()
 
 
-def test_an_engine_that_gives_up_is_a_finding(judge: Judge) -> None:
+def test_an_engine_that_gives_up_is_a_finding(judge: CheckedTrace) -> None:
     hooks = Hooks(judge)
     hooks.watch(Engine, "fail")
     with pytest.raises(ValueError, match="no pages"):
@@ -97,7 +97,7 @@ def test_an_engine_that_gives_up_is_a_finding(judge: Judge) -> None:
     assert (judge.first[1].rule, judge.first[1].at) == ("MEM-FAILED", "fail")
 
 
-def test_an_assertion_without_words_is_told_by_its_line(judge: Judge) -> None:
+def test_an_assertion_without_words_is_told_by_its_line(judge: CheckedTrace) -> None:
     hooks = Hooks(judge)
     hooks.watch(Engine, "hand_out")
     with pytest.raises(AssertionError):
@@ -107,7 +107,7 @@ def test_an_assertion_without_words_is_told_by_its_line(judge: Judge) -> None:
     assert describe(judge.first[1]).endswith("hand_out: AssertionError: raise AssertionError")
 
 
-def test_a_judge_counts_events_until_a_finding(judge: Judge) -> None:
+def test_a_judge_counts_events_until_a_finding(judge: CheckedTrace) -> None:
     judge.emit(Take("a", "kv", [1]))
     assert judge.first is None
     judge.emit(Take("b", "kv", [1]))
@@ -126,7 +126,7 @@ def test_a_planted_defect_that_makes_the_engine_go_round_is_stuck() -> None:
             pass
 
     defect = Defect("off by one", "", ((Engine, "free", "page + 1", "page + 2"),))
-    first = judged(Trial("test", attach, run, [defect]), 5, defect=defect, seconds=0.1).first
+    first = drive_trial(Trial("test", attach, run, [defect]), 5, defect=defect, seconds=0.1).first
     assert first is not None
     assert (first[1].rule, describe(first[1])) == (
         "MEM-FAILED",
@@ -142,14 +142,14 @@ def test_a_run_that_sleeps_is_ended_and_one_on_a_busy_machine_is_not() -> None:
 
     defect = Defect("off by one", "", ((Engine, "free", "page + 1", "page + 2"),))
     ends = Trial("test", attach, lambda _: time.sleep(0.3), [defect])
-    assert not judged(ends, 1, defect=defect, seconds=0.1).found
+    assert not drive_trial(ends, 1, defect=defect, seconds=0.1).found
     sleeps = Trial("test", attach, lambda _: time.sleep(30), [defect])
-    assert judged(sleeps, 1, defect=defect, seconds=0.02).found
+    assert drive_trial(sleeps, 1, defect=defect, seconds=0.02).found
 
 
 def test_a_planted_defect_can_be_taken_out_again() -> None:
     patches = Patches()
-    plant(Defect("off by one", "", ((Engine, "free", "page + 1", "page + 2"),)), patches)
+    inject_fault(Defect("off by one", "", ((Engine, "free", "page + 1", "page + 2"),)), patches)
     assert Engine().free(1) == 3
     patches.undo()
     assert Engine().free(1) == 2
@@ -158,8 +158,8 @@ def test_a_planted_defect_can_be_taken_out_again() -> None:
 def test_two_defects_in_one_function_are_both_there() -> None:
     """A known defect that is mended in the same function takes no planted one out."""
     patches = Patches()
-    plant(Defect("off by one", "", ((Engine, "hand_out", "return page", "return page + 1"),)), patches)
-    plant(Defect("page 0 is handed out", "", ((Engine, "hand_out", "if not page", "if page < 0"),)), patches)
+    inject_fault(Defect("off by one", "", ((Engine, "hand_out", "return page", "return page + 1"),)), patches)
+    inject_fault(Defect("page 0 is handed out", "", ((Engine, "hand_out", "if not page", "if page < 0"),)), patches)
     assert Engine().hand_out(0) == 1
     patches.undo()
     assert Engine().hand_out(2) == 2
@@ -169,7 +169,7 @@ def test_an_error_names_the_line_of_the_file_where_a_defect_was_planted() -> Non
     patches = Patches()
     with pytest.raises(AssertionError) as raised:
         Engine().hand_out(0)
-    plant(Defect("off by one", "", ((Engine, "hand_out", "return page", "return page + 1"),)), patches)
+    inject_fault(Defect("off by one", "", ((Engine, "hand_out", "return page", "return page + 1"),)), patches)
     with pytest.raises(AssertionError) as planted:
         Engine().hand_out(0)
     patches.undo()
@@ -177,15 +177,15 @@ def test_an_error_names_the_line_of_the_file_where_a_defect_was_planted() -> Non
 
 
 def test_a_defect_for_other_code_is_not_planted() -> None:
-    with pytest.raises(NotPlanted, match=r"free has 0 places like 'page \+ 7'$"):
-        plant(Defect("gone", "", ((Engine, "free", "page + 7", "page"),)), Patches())
+    with pytest.raises(NotInjected, match=r"free has 0 places like 'page \+ 7'$"):
+        inject_fault(Defect("gone", "", ((Engine, "free", "page + 7", "page"),)), Patches())
 
 
 def test_of_a_defect_that_is_indented_otherwise_it_is_told_how_it_stands_there() -> None:
     told = "0 places like {}; its lines, without the function's own indentation, are {}"
     old, there = "if not page:\n    raise AssertionError", "    if not page:\n        raise AssertionError"
-    with pytest.raises(NotPlanted, match=re.escape(told.format(repr(old), repr(there)))):
-        plant(Defect("indented", "", ((Engine, "hand_out", old, "pass"),)), Patches())
+    with pytest.raises(NotInjected, match=re.escape(told.format(repr(old), repr(there)))):
+        inject_fault(Defect("indented", "", ((Engine, "hand_out", old, "pass"),)), Patches())
 
 
 class Base:
@@ -221,7 +221,7 @@ def test_a_defect_sees_what_its_function_sees() -> None:
         (Derived, "_Derived__more", "return 10", "return 20"),
         (closed, "add", "other + number", "other - number"),
     )
-    uncalled = plant(Defect("off by one", "", places), patches)
+    uncalled = inject_fault(Defect("off by one", "", places), patches)
     assert uncalled == {"count", "_Derived__more", "add"}
     assert Derived().count() == 1 + 20 + 2
     assert uncalled == {"add"}
@@ -240,8 +240,8 @@ def test_a_defect_sees_what_its_function_sees() -> None:
     ],
 )
 def test_a_defect_in_no_function_with_a_source_is_not_planted(owner: Any, name: str, reason: str) -> None:
-    with pytest.raises(NotPlanted, match=f"^nowhere: .*{reason}"):
-        plant(Defect("nowhere", "", ((owner, name, "1", "2"),)), Patches())
+    with pytest.raises(NotInjected, match=f"^nowhere: .*{reason}"):
+        inject_fault(Defect("nowhere", "", ((owner, name, "1", "2"),)), Patches())
 
 
 def test_a_defect_whose_function_is_never_called_says_so(capsys: pytest.CaptureFixture[str]) -> None:
@@ -249,8 +249,8 @@ def test_a_defect_whose_function_is_never_called_says_so(capsys: pytest.CaptureF
         trace.header("test", {"kv": Pool(num_pages=4)})
         return Hooks(trace)
 
-    def mend(patches: Patches) -> None:
-        plant(Defect("mended", "", ((Engine, "hand_out", "return page", "return page + 1"),)), patches)
+    def fix(patches: Patches) -> None:
+        inject_fault(Defect("mended", "", ((Engine, "hand_out", "return page", "return page + 1"),)), patches)
 
     never = Defect("never", "", ((Engine, "free", "page + 1", "page + 2"),))
     called = Defect("called", "", ((Engine, "hand_out", "if not page", "if page < 0"),))
@@ -258,7 +258,7 @@ def test_a_defect_whose_function_is_never_called_says_so(capsys: pytest.CaptureF
     def run(_: int) -> None:
         Engine().hand_out(3)
 
-    trial = Trial("test", attach, run, [never, called], mend)
+    trial = Trial("test", attach, run, [never, called], fix)
     assert inject(Console(), trial, 2, without_known=True) == 1
     lines = capsys.readouterr().out.splitlines()
     assert [line.strip() for line in lines[:2]] == ["never: not found: no run has called free", "called: not found"]
@@ -271,7 +271,7 @@ class PanicException(BaseException):
 PanicException.__module__ = "pyo3_runtime"
 
 
-def test_a_panic_is_an_error_of_the_engine(judge: Judge) -> None:
+def test_a_panic_is_an_error_of_the_engine(judge: CheckedTrace) -> None:
     class Panics:
         def step(self) -> None:
             raise PanicException("index out of bounds")

@@ -39,9 +39,9 @@ def test_own_hooks_do_what_the_variable_says(section: str, tmp_path: Path) -> No
     (tmp_path / "live.py").write_text(
         "import attached\n"
         "from kvattach.patches import Patches\n"
-        "from kvlab.injection import plant\n"
+        "from kvlab.injection import inject_fault\n"
         "from kvattach.switch import opened\n"
-        "plant(attached.trial.defects[0], Patches())\n"
+        "inject_fault(attached.trial.defects[0], Patches())\n"
         "if (trace := opened()) is not None:\n"
         "    attached.attach(trace)\n"
         "attached.run(0)\n"

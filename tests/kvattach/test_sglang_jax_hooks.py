@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kvattach.sglang_jax.hooks import Attached
-from kvlab.drives import Judge
+from kvlab.drives import CheckedTrace
 from kvlab.sglang_jax.server import aligned
 
 numpy = pytest.importorskip("numpy")
@@ -60,7 +60,7 @@ class Small:
             policy=SimpleNamespace(PrefillAdder=_with("add_one_req", "add_one_req_ignore_eos")),
             allocator=SimpleNamespace(TokenToKVPoolAllocator=allocator, PagedTokenToKVPoolAllocator=_with()),
         )
-        self.judge = Judge()
+        self.judge = CheckedTrace()
         self.hooks = Attached(engine, self.judge).hooks
         self.scheduler, self.batch, self.rows, self.allocator = scheduler(), batch(), rows(), allocator()
         self.rows.size, self.rows.req_to_token = 1, aligned(engine, numpy.zeros((1, 8), dtype=int))

@@ -11,15 +11,15 @@ from collections import Counter
 from pathlib import Path
 
 from kvattach.patches import Patches
-from kvlab.drives import Judge
-from kvlab.injection import plant
+from kvlab.drives import CheckedTrace
+from kvlab.injection import inject_fault
 from kvlab.sglang_jax.trial import trial
 from kvspec.memory.events import Begin, MemoryEvent, Take, Use
 
 FAULT = "rows where they lie"
 
 
-class Rows(Judge):
+class Rows(CheckedTrace):
     """Notes when each holder got its row and when each operation was queued, by the number of events until then."""
 
     def __init__(self) -> None:
@@ -53,9 +53,9 @@ def _holder(uses: list[Use], row: int | str | None) -> str | None:
 def main(folder: Path, runs: int) -> None:
     """Print how often a row was handed on."""
     patches, judge, driven = Patches(), Rows(), trial(folder)
-    assert driven.mend is not None
-    driven.mend(patches)
-    plant(next(defect for defect in driven.defects if defect.name == FAULT), patches)
+    assert driven.fix is not None
+    driven.fix(patches)
+    inject_fault(next(defect for defect in driven.defects if defect.name == FAULT), patches)
     hooks = driven.attach(judge)
     for seed in range(runs):
         driven.run(seed)

@@ -12,9 +12,9 @@ from kvcli.main import run_command
 from kvconform.traces.codec import read_vector
 from kvconform.vectors.files import vector_file
 from kvlab import vector_trial as requests
-from kvlab.injection import Defect, NotPlanted, plant
+from kvlab.injection import Defect, NotInjected, inject_fault
 from kvlab.releases import folder_of
-from kvlab.vector_trial import Planted, show, tried
+from kvlab.vector_trial import Injected, show, tried
 from kvref.manager import Manager
 from kvref.req_to_token_pool import ReqToTokenPool
 
@@ -38,7 +38,7 @@ def test_vectors_find_what_is_planted_and_nothing_without() -> None:
 
 def test_a_vector_that_fails_no_sooner_than_without_finds_nothing() -> None:
     patches = Patches()
-    plant(ROW_KEPT, patches)
+    inject_fault(ROW_KEPT, patches)
     try:
         assert tried(Manager, [ROW_KEPT._replace(places=())])[0].fail == 0
     finally:
@@ -47,14 +47,14 @@ def test_a_vector_that_fails_no_sooner_than_without_finds_nothing() -> None:
 
 def test_a_defect_for_other_lines_is_not_planted_in_part() -> None:
     free = ReqToTokenPool.free
-    with pytest.raises(NotPlanted):
+    with pytest.raises(NotInjected):
         tried(Manager, [ROW_KEPT._replace(places=(*ROW_KEPT.places, (ReqToTokenPool, "begin_read", "no such", "")))])
     assert ReqToTokenPool.free is free
 
 
 def test_it_says_whether_all_are_found(capsys: pytest.CaptureFixture[str]) -> None:
-    assert show(Console(), "it", [Planted("a", 1, "v: PAGE-1", 7)]) == 0
-    assert show(Console(), "it", [Planted("a", 1, "v: PAGE-1", 7), Planted("b", 0, "", 9)]) == 1
+    assert show(Console(), "it", [Injected("a", 1, "v: PAGE-1", 7)]) == 0
+    assert show(Console(), "it", [Injected("a", 1, "v: PAGE-1", 7), Injected("b", 0, "", 9)]) == 1
     assert "vectors find 1 of 2 injected faults" in capsys.readouterr().out
 
 

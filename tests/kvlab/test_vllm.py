@@ -20,7 +20,7 @@ from kvattach.vllm.launches import Launches
 from kvattach.vllm.residency import Group, Run
 from kvcheck.labels import Labels
 from kvcli.main import app
-from kvlab.drives import Judge
+from kvlab.drives import CheckedTrace
 from kvlab.releases import folder_of
 from kvlab.vllm.driver import Drive, StuckError
 from kvlab.vllm.engine import Drafter, Options
@@ -129,7 +129,7 @@ class Told:
     """What launches need of the hooks, with one request in one pool."""
 
     def __init__(self, run: Run, group: Group) -> None:
-        self.hooks, self.groups, self.runs = Hooks(Judge()), [group], {"r0": run}
+        self.hooks, self.groups, self.runs = Hooks(CheckedTrace()), [group], {"r0": run}
         self.told: list[Any] = []
 
     def emit(self, *events: Any) -> None:
@@ -218,17 +218,17 @@ def test_workloads_with_offloading_have_both_kinds_and_a_small_pool_on_the_host(
 TRIED = """
 import json, logging, sys
 from pathlib import Path
-from kvlab.drives import judged
+from kvlab.drives import drive_trial
 from kvlab.trial import trial_of
 
 logging.disable(logging.CRITICAL)
 trial = trial_of("vllm", Path(sys.argv[1]))
 runs, mended, names = json.loads(sys.argv[2])
-judge = judged(trial, runs, mended=mended)
+judge = drive_trial(trial, runs, fixed=mended)
 found = {}
 for defect in trial.defects:
     if defect.name in names:
-        first = judged(trial, 12, defect=defect, mended=mended).first
+        first = drive_trial(trial, 12, defect=defect, fixed=mended).first
         found[defect.name] = None if first is None else first[1].rule
 print(json.dumps([judge.events, [[f.rule, f.code] for _, f in judge.found if f.cause is None], found]))
 """

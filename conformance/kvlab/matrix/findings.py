@@ -1,4 +1,4 @@
-"""Findings of one release: explained, told as stories, and written as traces."""
+"""Findings of one release: explained by known issues, described, and written as traces."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -26,7 +26,7 @@ RAISES = "raises"
 
 
 def describe(shown: Counterexample, config: Config, source: str, findings: "Findings") -> Found:
-    """Name the rule of a finding, and look for what explains it."""
+    """Name the rule of a finding, and look for the known issue that explains it."""
     finding = shown.finding
     last = finding.op or shown.operations[-1]
     trace = [_tag(op) for op in shown.operations]
@@ -58,7 +58,7 @@ def _second_pool(config: Config) -> Literal["window", "states"] | None:
 def _rule(finding: RuleBroken | ImplementationFailed) -> str:
     if isinstance(finding, RuleBroken):
         return finding.rule.id
-    # What an adapter can tell from the engine's own objects, and the model cannot see.
+    # An adapter raises a violation for state of the engine's own objects that the model cannot see.
     return finding.original.rule.id if isinstance(finding.original, Violation) else RAISES
 
 
@@ -83,7 +83,7 @@ class Findings:
             self._best[key] = found, shown, config
 
     def write(self, folder: Path) -> list[Found]:
-        """Write a trace and a story for each; they are in order of rule."""
+        """Write a trace and a description of each, in order of rule."""
         folder.mkdir(parents=True, exist_ok=True)
         names = Counter[str]()
         all_found = []
@@ -92,8 +92,8 @@ class Findings:
             names[name] += 1
             path = folder / (f"{name}-{names[name]}.jsonl" if names[name] > 1 else f"{name}.jsonl")
             _write_trace(path, shown.operations, config, f"{self.engine} {self.release}")
-            found.file, found.finding = str(path), _told(path, found, shown, config)
-            path.with_suffix(".txt").write_text(_story(found, found.finding, self.engine), encoding="utf-8")
+            found.file, found.finding = str(path), _finding(path, found, shown, config)
+            path.with_suffix(".txt").write_text(_description(found, found.finding, self.engine), encoding="utf-8")
             all_found.append(found)
         return all_found
 
@@ -106,24 +106,24 @@ def _write_trace(path: Path, operations: Sequence[Operation[Any]], config: Confi
                 writer.write(op)
 
 
-def _told(path: Path, found: Found, shown: Counterexample, config: Config) -> Finding:
+def _finding(path: Path, found: Found, shown: Counterexample, config: Config) -> Finding:
     note = f"The shortest operations that show it, found by {found.source}, with the engine's answers."
     place = place_of(shown.finding, path, len(shown.operations) + 1)
     return finding_of(shown.finding, config, place, Shortest(shown, note))
 
 
-def _story(found: Found, finding: Finding, engine: str) -> str:
+def _description(found: Found, finding: Finding, engine: str) -> str:
     console = Console(width=100, color_system=None)
     with console.capture() as capture:
-        for line in told(found, engine):
+        for line in described(found, engine):
             console.print(Text(line))
         console.print()
         show_finding(console, finding)
     return capture.get()
 
 
-def told(found: Found, engine: str) -> Iterable[str]:
-    """What is known about a finding, in a few lines."""
+def described(found: Found, engine: str) -> Iterable[str]:
+    """The known issue of a finding, in a few lines."""
     known = next((one for one in issues_of(engine).at("requests") if one.id == found.explanation), None)
     if known is None:
         yield f"{found.rule}: not explained. Suspect the adapter, then the specification, then the engine."

@@ -39,7 +39,7 @@ def keep(path: Path, key: dict[str, Any], report: msgspec.Struct) -> None:
 
 
 def own_digest() -> str:
-    """What changes whenever the specification or the suite does: what an older one found may be found no more."""
+    """A digest of the specification and the suite: results of another version are not used again."""
     digest = hashlib.blake2b(digest_size=16)
     for package in (kvattach, kvcheck, kvconform, kvlab, kvspec, kvtrace):
         (root,) = package.__path__
@@ -51,7 +51,7 @@ def own_digest() -> str:
 
 
 def digest_of(folder: Path) -> str:
-    """What changes whenever a Python file in `folder` does."""
+    """A digest of the paths, sizes and times of the Python files in `folder`."""
     digest = hashlib.blake2b(digest_size=16)
     for path in sorted(folder.rglob("*.py")):
         status = path.stat()

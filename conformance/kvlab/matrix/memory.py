@@ -14,8 +14,8 @@ from kvattach.hooks import Hooks
 from kvattach.patches import Patches
 from kvcheck import Finding
 from kvcheck.words import describe
-from kvlab.drives import Judge, Known, Trial
-from kvlab.injection import NotPlanted
+from kvlab.drives import CheckedTrace, Known, Trial
+from kvlab.injection import NotInjected
 from kvlab.issues import Issue
 from kvlab.matrix.report import Group, MemoryReport, Shown, Task
 from kvlab.matrix.shortest import write_shortest
@@ -37,23 +37,23 @@ class NotDriven(EngineError):
     """A release that the driver or the hooks do not fit; the message is one line that says why."""
 
 
-class Watched(Judge):
-    """A judge that keeps what it was told of the memory that is driven."""
+class Watched(CheckedTrace):
+    """A checked trace that keeps the events of the current memory."""
 
     def __init__(self) -> None:
-        """Nothing was told."""
+        """No event was emitted."""
         super().__init__()
         self.pools: dict[str, Pool] = {}
-        self.told: list[MemoryEvent] = []
+        self.recorded: list[MemoryEvent] = []
 
     def header(self, producer: str, pools: Mapping[str, Pool]) -> None:
         """Another memory, all of it free."""
         super().header(producer, pools)
-        self.pools, self.told = dict(pools), []
+        self.pools, self.recorded = dict(pools), []
 
     def emit(self, event: MemoryEvent) -> None:
-        """Judge one event."""
-        self.told.append(event)
+        """Check one event."""
+        self.recorded.append(event)
         super().emit(event)
 
 
@@ -79,39 +79,39 @@ class Driving:
 
     def _bring_out(self, known: Known) -> tuple[int, Finding | None]:
         """The events until a known defect showed, and its finding; or those that did not show it."""
-        judge = Watched()
+        checked = Watched()
         started = time.monotonic()
-        with _Attached(self._trial, judge, known.mend) as hooks:
+        with _Attached(self._trial, checked, known.fix) as hooks:
             for seed in range(known.runs):
                 _one(hooks, known.run or self._trial.run, seed)
-                for event, finding in judge.found:
+                for event, finding in checked.found:
                     if known.issue.fits(finding):
                         return event, finding
-                judge.found.clear()
+                checked.found.clear()
                 if time.monotonic() - started > max(self._task.seconds, 1.0):
                     break
-        return judge.events, None
+        return checked.events, None
 
     def walk(self) -> None:
         """Drive the engine without what can be taken away of its known defects, until the time is up."""
-        judge, report, gave_up, reached = Watched(), self.report, Counter[str](), Counter[str]()
+        checked, report, gave_up, reached = Watched(), self.report, Counter[str](), Counter[str]()
         for known in self._trial.known:
             report.known.setdefault(known.issue.id, None)
         started = time.monotonic()
-        with _Attached(self._trial, judge, self._trial.mend) as hooks:
+        with _Attached(self._trial, checked, self._trial.fix) as hooks:
             while not report.runs or time.monotonic() - started < self._time(report.runs):
                 seed = self._task.seed + report.runs
                 _one(hooks, self._trial.run, seed)
                 report.runs += 1
-                for event in judge.told:
+                for event in checked.recorded:
                     reached[str(event.__struct_config__.tag)] += 1
                     if isinstance(event, Failed) and any(f"{name}:" in event.what for name in MISSES):
                         gave_up[event.what] += 1
-                self._sort(judge, seed)
-                judge.found.clear()
+                self._sort(checked, seed)
+                checked.found.clear()
                 if report.runs >= 5 and gave_up.total() > report.runs // 2:
                     raise NotDriven(f"the driver does not fit it: {gave_up.most_common(1)[0][0]}")
-        report.events, report.reached = judge.events, dict(reached)
+        report.events, report.reached = checked.events, dict(reached)
         if gave_up.total() > report.runs // 2:
             raise NotDriven(f"the driver does not fit it: {gave_up.most_common(1)[0][0]}")
         report.unexplained = list(self._groups.values())
@@ -120,9 +120,9 @@ class Driving:
         """Seconds that a walk may take: as many as were asked for, and more on a machine too slow for a few runs."""
         return self._task.seconds * (SLOW if runs < LEAST else 1)
 
-    def _sort(self, judge: Watched, seed: int) -> None:
+    def _sort(self, checked: Watched, seed: int) -> None:
         new = []
-        for event, finding in judge.found:
+        for event, finding in checked.found:
             if finding.cause is not None:
                 continue
             known = next((one for one in self._trial.known if self._explains(one.issue, finding)), None)
@@ -137,7 +137,7 @@ class Driving:
             group.times += 1
         if new:
             folder = Path(self._task.out) / f"{self._task.engine}-{self._task.release}"
-            write_shortest(folder, f"{self._task.engine} {self._task.release}", judge.pools, judge.told, new)
+            write_shortest(folder, f"{self._task.engine} {self._task.release}", checked.pools, checked.recorded, new)
 
     def _explains(self, issue: Issue, finding: Finding) -> bool:
         return issue.specific and issue.fits(finding) and not issue.fixed_in(self._task.release)
@@ -146,7 +146,7 @@ class Driving:
         """A known issue was found; in a release that has its fix no issue explains it."""
         issue = known.issue
         if issue.fixed_in(self._task.release):
-            what = f"{issue.id}, which is mended since {issue.fixed}, shows again: {describe(finding)}"
+            what = f"{issue.id}, which is fixed since {issue.fixed}, shows again: {describe(finding)}"
             kind = finding.code, finding.pool or "", finding.at or ""
             self._groups.setdefault(kind, Group(*kind, 1, event, what, self._task.seed))
         elif self.report.known.get(issue.id) is None:
@@ -154,18 +154,18 @@ class Driving:
 
 
 class _Attached:
-    """Hooks in an engine, and defects taken away, for a while."""
+    """Attaches hooks to an engine and fixes known issues, for a while."""
 
-    def __init__(self, trial: Trial, judge: Judge, mend: Callable[[Patches], None] | None) -> None:
-        self._trial, self._judge, self._mend = trial, judge, mend
+    def __init__(self, trial: Trial, checked: CheckedTrace, fix: Callable[[Patches], None] | None) -> None:
+        self._trial, self._checked, self._fix = trial, checked, fix
         self._patches = Patches()
 
     def __enter__(self) -> Hooks:
-        if self._mend is not None:
-            # Where the lines are others than those that a mend was written for, they stay as they are.
-            with suppress(NotPlanted):
-                self._mend(self._patches)
-        self._hooks = self._trial.attach(self._judge)
+        if self._fix is not None:
+            # Lines other than those that a fix was written for stay as they are.
+            with suppress(NotInjected):
+                self._fix(self._patches)
+        self._hooks = self._trial.attach(self._checked)
         return self._hooks
 
     def __exit__(self, *_: object) -> None:

@@ -28,7 +28,7 @@ def report_of(engine: str, reports: Iterable[AnyReport]) -> Report:
         elif isinstance(report, MemoryReport):
             has = [f"{name} ({shown.code})" for name, shown in report.known.items() if shown is not None]
             known = f"known defects: {', '.join(has)}" if has else ""
-            _add(outcome, case, [_told(report, group) for group in report.unexplained], known)
+            _add(outcome, case, [_finding_of(report, group) for group in report.unexplained], known)
         else:
             _add(outcome, case, *_of_requests(report))
     return outcome
@@ -48,11 +48,11 @@ def _add(report: Report, case: Case, found: list[Finding], known: str) -> None:
     report.findings += found
 
 
-def _told(run: MemoryReport, group: Group) -> Finding:
-    """What was found as the engine runs, by the trace that was written of it; without one its code and its words."""
+def _finding_of(run: MemoryReport, group: Group) -> Finding:
+    """The finding of a drive, by the trace that was written for it; without one by its code and its words."""
     if group.file:
-        told = report_of_trace(Path(group.file), Baseline(), "causes").findings
-        same = [one for one in told if one.code == group.code]
+        findings = report_of_trace(Path(group.file), Baseline(), "causes").findings
+        same = [one for one in findings if one.code == group.code]
         if same:
             return msgspec.structs.replace(same[-1], count=group.times)
     rule = MEMORY_RULES[rule_of(group.code)]

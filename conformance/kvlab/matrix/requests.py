@@ -65,17 +65,17 @@ def _adapter(task: Task) -> Factory:
 
 
 def _of_figures_beside(vector: Vector, outcome: Outcome) -> bool:
-    """Whether what a vector found is told by figures that were compared beside a snapshot."""
+    """Whether the finding of a vector is about figures that were compared beside a snapshot."""
     if not isinstance(outcome.finding, RuleBroken) or not outcome.operations:
         return False
     return isinstance(outcome.finding.op, Report) and not isinstance(vector.steps[outcome.operations - 1].op, Report)
 
 
 def _run(vector: Vector, factory: Factory, *, figures: bool = True) -> Outcome:
-    """Run a vector; where only its expectations do not hold, without them.
+    """Run a vector; if only its expectations fail, run it without them.
 
-    They say what somebody worked out by hand for implementations that do all that they may. A release may give back
-    less of a window, or evict more than it was asked: its answers are judged, and that is enough.
+    Expectations are numbers worked out by hand for implementations that do all that they may. A release may free less
+    of a window, or evict more than requested; the check of its answers is enough then.
     """
     outcome = run_vector(vector, factory, figures=figures)
     if not isinstance(outcome.finding, ExpectationFailed):

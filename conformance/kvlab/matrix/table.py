@@ -148,7 +148,7 @@ def _show_lacking(console: Console, reports: Sequence[RequestReport]) -> None:
     """Say once what is not supported, and by which releases."""
     for feature, words in FEATURES.items():
         lacking = [report.release for report in reports if feature in report.lacks]
-        # Who has rows does not run without them, and misses nothing.
+        # A release with rows is not run without them, and lacks nothing.
         if lacking and feature != "rowless":
             everywhere = len(lacking) == len(reports)
             who = "all of them" if everywhere else ", ".join(lacking)

@@ -1,7 +1,7 @@
 """Runs mini-sglang's own scheduler, in its normal or its overlapping loop, on random requests and aborts.
 
-The scheduler, its tables, its radix cache, the engine's `forward_batch` and its sampler are the checkout's. What stands
-in is what needs a GPU: the model answers random logits, and the two streams are those of `kvlab.device`.
+The scheduler, its tables, its radix cache, the engine's `forward_batch` and its sampler are the checkout's. Stubs
+replace the parts that need a GPU: the model answers random logits, and the two streams are those of `kvlab.device`.
 """
 
 import random
@@ -45,7 +45,7 @@ class Shape:
 
 @dataclass
 class Seen:
-    """What a run has reached, so that nobody takes an idle one for a proof."""
+    """Counts of the events that a run has reached: they show that it was not idle."""
 
     loops: int = 0
     finished: int = 0
@@ -112,7 +112,7 @@ class _Done(BaseException):
 
 
 class _Traffic:
-    """What the scheduler receives: requests that share prompts, and aborts of any of them, at any moment."""
+    """The scheduler's input: requests that share prompts, and aborts of any of them, at any moment."""
 
     def __init__(self, engine: Engine, shape: Shape, rng: random.Random, requests: int, seen: Seen) -> None:
         self._engine, self._shape, self._rng, self._left, self._seen = engine, shape, rng, requests, seen
@@ -162,7 +162,7 @@ class _Traffic:
 def run(engine: Engine, seed: int, requests: int = 20, shape: Shape | None = None) -> Seen:
     """Drive one scheduler until all its requests have left, or until it gives up; the same seed gives the same run.
 
-    What the engine itself raises ends the run and is told in `failed`.
+    An exception of the engine ends the run and is reported as `failed`.
     """
     rng = random.Random(seed)
     drawn = Shape.drawn(rng)

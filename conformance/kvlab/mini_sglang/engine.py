@@ -27,7 +27,7 @@ STOOD_IN = (
     "tvm_ffi",
     "zmq",
 )
-"""What has nothing to do with the bookkeeping of memory, or needs a GPU."""
+"""Modules that need a GPU, or have no part in the bookkeeping of memory."""
 
 
 def _first_difference(one: Any, other: Any) -> int:

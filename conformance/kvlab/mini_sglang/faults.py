@@ -1,11 +1,11 @@
-"""Defects for mini-sglang's own scheduler, tables and radix cache; its three known ones have mends (`mended`)."""
+"""Faults for mini-sglang's own scheduler, tables and radix cache; `fixes` has its three known issues."""
 
 from kvattach.mini_sglang.modules import Engine
 from kvlab.injection import Defect
 
 
 def defects(engine: Engine) -> list[Defect]:
-    """Ten of them, for an engine whose known defects are mended."""
+    """Ten faults, for an engine whose known issues are fixed."""
     manager, tree = engine.cache.CacheManager, engine.radix.RadixPrefixCache
     scheduler, table, adder = engine.scheduler.Scheduler, engine.table.TableManager, engine.prefill.PrefillAdder
     start = "new_handle.cached_len :]"

@@ -1,6 +1,6 @@
-"""mini-sglang with its three known defects mended, so that whatever is still found is another one, or ours.
+"""Fixes of mini-sglang's three known issues: a finding that remains is a new issue, or a fault of ours.
 
-Each mend is the smallest that takes the defect away; none is a proposal. They are put in after the hooks, or before.
+Each fix is the smallest that removes the issue, and no proposal. Fixes go in after the hooks or before.
 """
 
 from typing import Any
@@ -14,15 +14,15 @@ def rows_follow_the_tree(engine: Engine, patches: Patches) -> None:
     manager = engine.cache.CacheManager
     cache_req = manager.cache_req
 
-    def mended(self: Any, req: Any, *, finished: bool) -> None:
-        # What is given back lazily is a view of the row.
+    def fixed(self: Any, req: Any, *, finished: bool) -> None:
+        # The lazily freed indices are a view of the row.
         row, self.page_table = self.page_table, self.page_table.clone()
         cache_req(self, req, finished=finished)
         self.page_table = row
         if not finished and (cached := req.cache_handle.cached_len):
             self.page_table[req.table_idx, :cached] = req.cache_handle.get_matched_indices()
 
-    patches.set(manager, "cache_req", mended)
+    patches.set(manager, "cache_req", fixed)
 
 
 def aborts_wait(engine: Engine, patches: Patches) -> None:
@@ -53,12 +53,12 @@ def rows_wait_for_launches(engine: Engine, patches: Patches) -> None:
     adder = engine.prefill.PrefillAdder
     admit = adder._try_allocate_one
 
-    def mended(self: Any, req: Any) -> Any:
+    def fixed(self: Any, req: Any) -> Any:
         launches = engine.core.get_global_ctx().kvspec_launches
         engine.torch.cuda.current_stream().wait_stream(launches)
         return admit(self, req)
 
-    patches.set(adder, "_try_allocate_one", mended)
+    patches.set(adder, "_try_allocate_one", fixed)
 
 
 MENDS = {
@@ -69,7 +69,7 @@ MENDS = {
 """Known defect -> what takes it away."""
 
 
-def mend(engine: Engine, patches: Patches, but: str | None = None) -> None:
+def fix(engine: Engine, patches: Patches, but: str | None = None) -> None:
     """All of them, but for the one of this name; undoing `patches` puts the defects back."""
     for name, one in MENDS.items():
         if name != but:

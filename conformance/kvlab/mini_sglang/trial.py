@@ -13,7 +13,7 @@ from kvlab.issues import Issue, issues_of
 from kvlab.mini_sglang import driver
 from kvlab.mini_sglang.engine import load
 from kvlab.mini_sglang.faults import defects
-from kvlab.mini_sglang.fixes import mend
+from kvlab.mini_sglang.fixes import fix
 
 RUNS = 40
 """Runs that look for one issue."""
@@ -36,8 +36,8 @@ def trial(folder: Path) -> Trial:
     def looked_for(issue: Issue) -> Known:
         options = issues_of("mini-sglang").workload(issue)
         shape = msgspec.convert(options, driver.Shape) if options else None
-        others = partial(mend, engine, but=issue.id)
+        others = partial(fix, engine, but=issue.id)
         return Known(issue, lambda seed: driver.run(engine, seed, shape=shape), others, RUNS)
 
     known = [looked_for(issue) for issue in issues_of("mini-sglang").at("memory")]
-    return Trial("mini-sglang", attach, run, defects(engine), partial(mend, engine), known)
+    return Trial("mini-sglang", attach, run, defects(engine), partial(fix, engine), known)

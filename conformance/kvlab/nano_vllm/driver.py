@@ -38,7 +38,7 @@ class Shape:
 
 @dataclass
 class Seen:
-    """What a run has reached, so that nobody takes an idle one for a proof."""
+    """Counts of the events that a run has reached: they show that it was not idle."""
 
     steps: int = 0
     finished: int = 0
@@ -51,7 +51,7 @@ class Seen:
 def run(engine: Engine, seed: int, requests: int = 20) -> Seen:
     """Drive one scheduler until all its requests have finished; the same seed gives the same run.
 
-    What the engine itself raises ends the run and is told in `failed`.
+    An exception of the engine ends the run and is reported as `failed`.
     """
     rng = random.Random(seed)
     shape = Shape.drawn(rng, requests)

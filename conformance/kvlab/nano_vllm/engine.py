@@ -27,7 +27,7 @@ class _Hash:
 
 @dataclass(frozen=True)
 class Config:
-    """What the scheduler reads of the engine's configuration; sizes in tokens but for the number of blocks."""
+    """The part of the engine's configuration that the scheduler reads; sizes in tokens but for the number of blocks."""
 
     max_num_seqs: int
     max_num_batched_tokens: int

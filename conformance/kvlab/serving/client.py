@@ -23,7 +23,7 @@ TURNS = 4
 
 @dataclass
 class Traffic:
-    """What became of the requests of one run."""
+    """The outcomes of the requests of one run."""
 
     answers: list[Answer] = field(default_factory=list)
     aborted: int = 0
@@ -41,7 +41,7 @@ class Clients:
     """Some clients of a server, each in a thread of its own, until their time is over."""
 
     def __init__(self, server: Server, port: int, seed: int, clients: int) -> None:
-        """They share prompts. What each one asks follows from the seed; when, from the machine."""
+        """The clients share prompts. Their requests follow from the seed, the times of these from the machine."""
         self._server, self._port = server, port
         rng = random.Random(f"{seed} prompts")
         self._stems = [[rng.randrange(VOCABULARY) for _ in range(LONGEST_PROMPT)] for _ in range(6)]

@@ -8,7 +8,7 @@ from pathlib import Path
 from kvattach.live import After
 from kvattach.patches import Patches
 from kvattach.sglang.release import Release
-from kvlab.injection import Defect, plant
+from kvlab.injection import Defect, inject_fault
 from kvlab.sglang.faults import defects
 
 _log = logging.getLogger("kvspec")
@@ -34,7 +34,7 @@ def _plant(name: str) -> None:
 def _plant_everywhere(defect: Defect) -> None:
     """Put a defect in; modules that have imported the function by its name get the new one."""
     functions = [(owner, name, vars(owner)[name]) for owner, name, *_ in defect.places]
-    plant(defect, Patches())
+    inject_fault(defect, Patches())
     modules = [module for name, module in list(sys.modules.items()) if name.startswith("sglang.")]
     for owner, name, original in functions:
         for module in modules:

@@ -20,7 +20,7 @@ TIE = 1e-3
 
 
 class Answer(msgspec.Struct):
-    """What one request was asked and answered, in token ids."""
+    """The prompt and the answer of one request, in token ids."""
 
     rid: str
     prompt: list[int]

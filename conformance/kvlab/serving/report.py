@@ -1,4 +1,4 @@
-"""What a run of a real server has shown: its findings, its wrong tokens, and the requests without an answer."""
+"""The report of a run of a real server: its findings, its wrong tokens, and the requests without an answer."""
 
 import sys
 from collections.abc import Callable

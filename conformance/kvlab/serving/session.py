@@ -49,7 +49,7 @@ class Settings:
 
 @dataclass
 class Run:
-    """What one run left behind."""
+    """The results of one run."""
 
     traffic: Traffic
     recordings: list[Path]

@@ -1,8 +1,8 @@
 """Runs a release's own scheduler, in either of its loops, on random requests, aborts, pauses and flushes.
 
 The scheduler, its batches and policy, tables, allocators, tree, host pool and transfer controller are the release's.
-What stands in is what needs a GPU or another process: a forward pass samples at random, and streams and events are
-those of `kvlab.device`, whose progress is drawn.
+Stubs replace the parts that need a GPU or another process: a forward pass samples at random, and streams and events
+are those of `kvlab.device`, whose progress is drawn.
 """
 
 import os
@@ -19,14 +19,14 @@ from kvattach.sglang.launches import kept_states, spans
 from kvattach.sglang.release import Release
 from kvlab.device import advance, stood_in
 from kvlab.sglang import memory as memories
-from kvlab.sglang.memory import Told
+from kvlab.sglang.memory import Arguments
 from kvlab.sglang.pools import PoolMemory, Pools
-from kvlab.sglang.server import EOS, AnyMemory, Worker, configured, request, scheduler, told
+from kvlab.sglang.server import EOS, AnyMemory, Worker, arguments, configured, request, scheduler
 from kvlab.sglang.sessions import Clients
 
 MOST_LOOPS = 10_000
 STILL = 300
-"""Loops without a launch after which nobody will go on, unless the server pauses."""
+"""Loops without a launch after which the server is stuck, unless it pauses."""
 STUCK = "the requests never finish"
 
 
@@ -60,9 +60,9 @@ class Shape:
     """Each so many launches, requests that run are retracted, whether there is room or not; 0: only without room."""
     aborts: float
     pauses: float
-    """How often the server is told to pause; requests that run stay, or are all retracted."""
+    """How often the server gets a pause request; running requests stay, or are all retracted."""
     pools: Pools | None = None
-    """What the memory is of without a host tier; `None`: pages, with a host tier."""
+    """The pools of a memory without a host tier; `None`: pages, with a host tier."""
     sessions: int = 0
     """How many clients talk in streaming sessions."""
     steps: int = 0
@@ -121,7 +121,7 @@ class Shape:
 
 @dataclass
 class Seen:
-    """What a run has reached, so that nobody takes an idle one for a proof."""
+    """Counts of the events that a run has reached: they show that it was not idle."""
 
     loops: int = 0
     finished: int = 0
@@ -146,7 +146,7 @@ class _Done(BaseException):
 
 
 class _Traffic:
-    """What the scheduler receives: requests that share prompts, aborts of any of them, and pauses, at any moment."""
+    """The scheduler's input: requests that share prompts, aborts of any of them, and pauses, at any moment."""
 
     def __init__(self, release: Release, shape: Shape, rng: random.Random, seen: Seen) -> None:
         self._release, self._shape, self._rng, self._seen = release, shape, rng, seen
@@ -196,7 +196,7 @@ class _Traffic:
         return messages
 
     def _talk(self) -> list[Any]:
-        """What clients with sessions say, beside their turns; what sessions hold can be in everybody's way."""
+        """The messages of clients with sessions, beside their turns. Sessions may hold memory that requests need."""
         if not self._shape.sessions:
             return []
         if self._waited > STILL // 2 and not self._shape.patient:
@@ -278,8 +278,8 @@ def run(
 ) -> Seen:
     """Drive one scheduler until all its requests have left, or until it gives up; the same seed gives the same run.
 
-    With a host tier, or without: then its pools are drawn. What the release itself raises ends the run and is told in
-    `failed`.
+    `host` adds a host tier; without it the pools are drawn. An exception of the release ends the run and is reported
+    as `failed`.
     """
     rng = random.Random(seed)
     drawn = Shape.drawn(rng)
@@ -297,8 +297,8 @@ def run(
         patches.set(release.scheduler, "TEST_RETRACT", bool(shape.retracts))
         patches.set(release.scheduler, "TEST_RETRACT_INTERVAL", shape.retracts or 1)
         try:
-            told = {} if shape.pools is None else shape.pools.environment
-            with patch.dict(os.environ, told), _made(release, shape, rng, seen, attached) as made:
+            environment = {} if shape.pools is None else shape.pools.environment
+            with patch.dict(os.environ, environment), _made(release, shape, rng, seen, attached) as made:
                 _loop(made, seen)
         finally:
             patches.undo()
@@ -317,7 +317,7 @@ def _loop(made: Any, seen: Seen) -> None:
 @contextmanager
 def _made(release: Release, shape: Shape, rng: random.Random, seen: Seen, attached: Attached | None) -> Iterator[Any]:
     """The scheduler, and all that it works on."""
-    server = told(
+    server = arguments(
         chunked_prefill_size=shape.chunk,
         disable_overlap_schedule=not shape.overlap,
         disable_radix_cache=shape.pools is not None and not shape.pools.cached,
@@ -325,7 +325,7 @@ def _made(release: Release, shape: Shape, rng: random.Random, seen: Seen, attach
         enable_mixed_chunk=shape.mixed,
         enable_priority_scheduling=shape.priorities,
         hicache_write_policy=shape.write_policy,
-        mamba=Told() if shape.pools is None else shape.pools.told,
+        mamba=Arguments() if shape.pools is None else shape.pools.arguments,
         max_prefill_tokens=shape.budget,
         max_running_requests=shape.running,
         page_size=shape.page_size,
@@ -370,7 +370,7 @@ def _made(release: Release, shape: Shape, rng: random.Random, seen: Seen, attach
             attached.watch(memory)
             traffic.idles = attached.idle
             if memory.host is None:
-                # Nobody looks at transfers.
+                # There are no transfers to check.
                 traffic.looks = attached.looked
         yield made
 

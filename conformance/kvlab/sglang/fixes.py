@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from kvattach.patches import Patches
 from kvattach.sglang.release import Release
-from kvlab.injection import Defect, NotPlanted, plant
+from kvlab.injection import Defect, NotInjected, inject_fault
 
 _PREPARED = "set_mamba_track_indices_from_reqs(self)\n\n"
 _TURNED = """set_mamba_track_indices_from_reqs(self)
@@ -49,7 +49,7 @@ _ANY = "return available if available > 0 else chunk_limit\n"
 _WHAT_FITS = "return available if available > 0 else None\n"
 
 
-def mend_turns(release: Release, patches: Patches) -> None:
+def fix_turns(release: Release, patches: Patches) -> None:
     """Requests take turns with the slots in which they keep states when a launch is prepared, not afterwards."""
     results = release.scheduler.SchedulerBatchResultProcessor
     asked = "completed_mamba_boundary if lazy else known_mamba_boundary"
@@ -58,37 +58,37 @@ def mend_turns(release: Release, patches: Patches) -> None:
         (release.batches.ScheduleBatch, "prepare_for_decode", _PREPARED, _TURNED),
         (results, "_handle_finish_state_updated_req", asked, turned),
     )
-    with suppress(NotPlanted, AttributeError, KeyError):
-        plant(Defect("turns at once", "", places), patches)
+    with suppress(NotInjected, AttributeError, KeyError):
+        inject_fault(Defect("turns at once", "", places), patches)
 
 
-def mend_mixed(release: Release, patches: Patches) -> None:
+def fix_mixed(release: Release, patches: Patches) -> None:
     """A launch with decode steps in it keeps the states of its prompts: which slots they are is not forgotten."""
     places = ((release.batches.ScheduleBatch, "mix_with_running", _MERGED, _KEPT),)
     if "mamba_prefill_track_mask_cpu" not in release.batches.ScheduleBatch.mix_with_running.__code__.co_names:
-        with suppress(NotPlanted):
-            plant(Defect("prompts' states kept", "", places), patches)
+        with suppress(NotInjected):
+            inject_fault(Defect("prompts' states kept", "", places), patches)
 
 
-def mend_chunks(release: Release, patches: Patches) -> None:
+def fix_chunks(release: Release, patches: Patches) -> None:
     """One launch cuts one prompt off, and takes no further one in."""
     places = ((release.scheduler.PrefillAdder, "budget_state", _ROOM, _ONE),)
-    with suppress(NotPlanted):
-        plant(Defect("one chunk", "", places), patches)
+    with suppress(NotInjected):
+        inject_fault(Defect("one chunk", "", places), patches)
 
 
-def mend_names(release: Release, patches: Patches) -> None:
+def fix_names(release: Release, patches: Patches) -> None:
     """A state that was kept within a page is not given to the tree, which would name it by the page's beginning."""
     states = release.state_component
     places = (
         (states, "prepare_for_caching_req", _SEEN, _NAMED),
         (states, "_select_finished_checkpoint", _LAST_SEEN, _LAST_NAMED),
     )
-    with suppress(NotPlanted):
-        plant(Defect("states named", "", places), patches)
+    with suppress(NotInjected):
+        inject_fault(Defect("states named", "", places), patches)
 
 
-def mend_windows(release: Release, patches: Patches) -> None:
+def fix_windows(release: Release, patches: Patches) -> None:
     """A request keeps whole pages of its window when it publishes, so that what is published can be found."""
     name = "free_swa_out_of_window_slots"
     places = (
@@ -99,17 +99,18 @@ def mend_windows(release: Release, patches: Patches) -> None:
             "-(-sliding_window_size // page_size) * page_size",
         ),
     )
-    with suppress(NotPlanted):
-        plant(Defect("whole pages of windows", "", places), patches)
+    with suppress(NotInjected):
+        inject_fault(Defect("whole pages of windows", "", places), patches)
         patches.set(sys.modules[release.window_component.__module__], name, vars(release.common)[name])
 
 
-def mend_chunk_room(release: Release, patches: Patches) -> None:
+def fix_chunk_room(release: Release, patches: Patches) -> None:
     """A chunk for which no room is left waits; requests that decode go on, or give theirs back, as without one."""
-    with suppress(NotPlanted, AttributeError, KeyError):
+    with suppress(NotInjected, AttributeError, KeyError):
         budget = sys.modules["sglang.srt.mem_cache.prefill_budget"].PrefillBudget
-        plant(Defect("chunks wait for room", "", ((budget, "available_chunk_tokens", _ANY, _WHAT_FITS),)), patches)
+        places = ((budget, "available_chunk_tokens", _ANY, _WHAT_FITS),)
+        inject_fault(Defect("chunks wait for room", "", places), patches)
 
 
-FIXES = (mend_turns, mend_mixed, mend_chunks, mend_names, mend_windows, mend_chunk_room)
+FIXES = (fix_turns, fix_mixed, fix_chunks, fix_names, fix_windows, fix_chunk_room)
 """In the order in which they are applied."""

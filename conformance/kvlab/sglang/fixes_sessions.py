@@ -8,7 +8,7 @@ from typing import Any
 
 from kvattach.patches import Patches
 from kvattach.sglang.release import Release
-from kvlab.injection import Defect, NotPlanted, plant
+from kvlab.injection import Defect, NotInjected, inject_fault
 
 _ENDS = "req.session.finish_req(req)\n"
 _ENDS_ONCE = """session = req.session
@@ -87,16 +87,16 @@ _ROW_FREED = """(
 
 
 def _mend(patches: Patches, name: str, *places: tuple[Any, str, str, str]) -> None:
-    with suppress(NotPlanted, AttributeError, KeyError):
-        plant(Defect(name, "", places), patches)
+    with suppress(NotInjected, AttributeError, KeyError):
+        inject_fault(Defect(name, "", places), patches)
 
 
-def mend_retracted(release: Release, patches: Patches) -> None:
+def fix_retracted(release: Release, patches: Patches) -> None:
     """A turn that is retracted keeps its session busy, and stays its turn."""
     _mend(patches, "retracted turns", (release.session_slots, "try_cache_finished_req", _ENDS, _ENDS_ONCE))
 
 
-def mend_closing(release: Release, patches: Patches) -> None:
+def fix_closing(release: Release, patches: Patches) -> None:
     """A session can be closed when none of its turns is under way, however the last one has ended."""
     controller = release.sessions.SessionController
     _mend(
@@ -107,46 +107,46 @@ def mend_closing(release: Release, patches: Patches) -> None:
     )
 
 
-def mend_flush(release: Release, patches: Patches) -> None:
+def fix_flush(release: Release, patches: Patches) -> None:
     """A turn that waits has nothing any more when the server has forgotten everything."""
     _mend(patches, "flushed turns", (release.scheduler.Scheduler, "flush_cache", _RESET, _RESET_ALL))
 
 
-def mend_states(release: Release, patches: Patches) -> None:
+def fix_states(release: Release, patches: Patches) -> None:
     """A turn that is retracted begins anew, where its state may have gone on further than its tokens."""
     name = "try_cache_finished_req"
     slots = release.session_slots
     _mend(patches, "retracted states", (slots, name, _ABORTED, _GONE_ON), (slots, name, _FREE, _FREE_IF_OVER))
 
 
-def mend_last_token(release: Release, patches: Patches) -> None:
+def fix_last_token(release: Release, patches: Patches) -> None:
     """A slot counts what its turn has computed, and not the room that it had for drafts."""
     _mend(patches, "last tokens", (release.session_slots, "try_cache_finished_req", _COUNTED, _COMPUTED))
 
 
-def mend_empty(release: Release, patches: Patches) -> None:
+def fix_empty(release: Release, patches: Patches) -> None:
     """A session of which nothing is kept gives its row back."""
     _mend(patches, "empty slots", (release.session_slots, "try_match_prefix", _TAIL, _NOTHING))
 
 
-def mend_rejected(release: Release, patches: Patches) -> None:
+def fix_rejected(release: Release, patches: Patches) -> None:
     """A turn that is rejected because another one is under way is none of the session's."""
     _mend(patches, "rejected turns", (release.sessions.Session, "create_req", _REJECTED, _LEFT))
 
 
-def mend_order(release: Release, patches: Patches) -> None:
+def fix_order(release: Release, patches: Patches) -> None:
     """A turn that waits with its session's record is nowhere in the tree: it is ordered as what has found nothing."""
     policy = release.scheduler.SchedulePolicy
     _mend(patches, "turns in order", (policy, "_sort_by_dfs_weight", _NODES, _TREE_NODES))
 
 
-def mend_plain_turns(release: Release, patches: Patches) -> None:
+def fix_plain_turns(release: Release, patches: Patches) -> None:
     """A later turn is admitted as what it is, a prompt with a prefix, though there is no prefix cache."""
     adder = release.scheduler.PrefillAdder
     _mend(patches, "turns without a cache", (adder, "add_one_req", _NO_CACHE, _NO_PREFIX))
 
 
-def mend_rows(release: Release, patches: Patches) -> None:
+def fix_rows(release: Release, patches: Patches) -> None:
     """A turn does not wait for a row when its session has one."""
     name, scheduler = "_get_new_batch_prefill_raw", release.scheduler.Scheduler
     _mend(
@@ -158,23 +158,23 @@ def mend_rows(release: Release, patches: Patches) -> None:
     )
 
 
-def mend_preempted(release: Release, patches: Patches) -> None:
+def fix_preempted(release: Release, patches: Patches) -> None:
     """A request that has thrown out a turn is not admitted without a row: the turn's session keeps that."""
     scheduler = release.scheduler.Scheduler
     _mend(patches, "rows of thrown out turns", (scheduler, "_get_new_batch_prefill_raw", _PREEMPTED, _ROW_FREED))
 
 
 FIXES = (
-    mend_retracted,
-    mend_rejected,
-    mend_order,
-    mend_plain_turns,
-    mend_rows,
-    mend_preempted,
-    mend_states,
-    mend_closing,
-    mend_flush,
-    mend_last_token,
-    mend_empty,
+    fix_retracted,
+    fix_rejected,
+    fix_order,
+    fix_plain_turns,
+    fix_rows,
+    fix_preempted,
+    fix_states,
+    fix_closing,
+    fix_flush,
+    fix_last_token,
+    fix_empty,
 )
 """In the order in which they are applied."""

@@ -25,12 +25,12 @@ def known(release: Release, drive: Callable[[int, Shape], None]) -> list[Known]:
         shape = msgspec.convert(issues_of("sglang").workload(issue), Shape)
         if not _has_pools(release) or (shape.sessions and release.sessions is None):
             return None
-        return Known(issue, lambda seed: drive(seed, shape), partial(mend, release, but=issue.fix), RUNS)
+        return Known(issue, lambda seed: drive(seed, shape), partial(fix, release, but=issue.fix), RUNS)
 
     return [one for issue in issues_of("sglang").at("memory") if (one := looked_for(issue)) is not None]
 
 
-def mend(release: Release, patches: Patches, but: str = "") -> None:
+def fix(release: Release, patches: Patches, but: str = "") -> None:
     """Apply all fixes, or all but the one of this name; an older release has no lines that they could replace."""
     if _has_pools(release):
         for one in fixes.FIXES if release.sessions is None else (*fixes.FIXES, *fixes_sessions.FIXES):

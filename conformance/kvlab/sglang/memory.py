@@ -31,8 +31,8 @@ class Shape:
     write_policy: str = ""
 
 
-class Told(SimpleNamespace):
-    """What a server is told; whatever a release asks for beside, it is not told."""
+class Arguments(SimpleNamespace):
+    """The arguments of a server; every other argument that a release reads is `None`."""
 
     def __getattr__(self, name: str) -> None:
         if name.startswith("__"):
@@ -40,7 +40,7 @@ class Told(SimpleNamespace):
 
 
 class Memory:
-    """What both kinds have in common."""
+    """The common part of both kinds of memory."""
 
     def __init__(self, release: Release, shape: Shape) -> None:
         """Pools, allocator, rows."""
@@ -96,12 +96,12 @@ class Memory:
 
     @property
     def controller(self) -> Any:
-        """What queues transfers and starts them."""
+        """The controller that queues transfers and starts them."""
         return self.cache.cache_controller
 
     cache: Any
     window: int | None = None
-    """What layers with a window look back, in tokens; `None`: there are none."""
+    """The size of the sliding window in tokens; `None`: no layer has one."""
     window_pages = 0
 
     @property
@@ -264,7 +264,7 @@ class RadixMemory(Memory):
     def __init__(self, release: Release, shape: Shape) -> None:
         """As the scheduler makes its tree."""
         super().__init__(release, shape)
-        arguments = Told(
+        arguments = Arguments(
             hicache_ratio=1.0,
             hicache_size=0,
             hicache_mem_layout="layer_first",
@@ -294,7 +294,7 @@ class RadixMemory(Memory):
     def configured(self) -> Iterator[None]:
         """The configuration that a server would have published, while requests are driven."""
         patches = Patches()
-        arguments = Told(page_size=self.shape.page_size, speculative_algorithm=None, strip_thinking_cache=False)
+        arguments = Arguments(page_size=self.shape.page_size, speculative_algorithm=None, strip_thinking_cache=False)
         for module in (self.release.common, self.release.batches):
             for name in ("get_global_server_args", "get_server_args"):
                 if hasattr(module, name):
@@ -312,7 +312,7 @@ class RadixMemory(Memory):
         return self.release.batches.Req(rid, "", array("q", tokens) if arrays else list(tokens), sampling)
 
     def _publish_configuration(self, patches: Patches, arguments: Any) -> None:
-        """What a server is told, where its release looks it up by name."""
+        """Publish the server's arguments where its release looks them up by name."""
         try:
             context = importlib.import_module("sglang.srt.runtime_context")
         except ImportError:
@@ -321,7 +321,7 @@ class RadixMemory(Memory):
             patches.set(type(context._CONTEXT), "config_bag", lambda *_: arguments)
 
     def _fill(self, req: Any, upto: int | None) -> Any:
-        """What a request's tokens are up to a position, told to it as its release has it."""
+        """Set the tokens of a request up to a position, in the attribute that its release has."""
         if not hasattr(req, "get_fill_ids"):
             req.fill_ids = (req.origin_input_ids + req.output_ids)[:upto]
             return req.fill_ids
@@ -353,8 +353,8 @@ class RadixMemory(Memory):
             # Its name differs: the node on the host that was matched last, or best.
             node = getattr(self._found, "best_match_node", req.last_host_node)
             asks = getattr(self.release.base, "InitLoadBackParams", None)
-            told = (node, req.host_hit_length) if asks is None else (asks(node, req.host_hit_length, req=req),)
-            found, req.last_node = cache.init_load_back(*told)
+            asked = (node, req.host_hit_length) if asks is None else (asks(node, req.host_hit_length, req=req),)
+            found, req.last_node = cache.init_load_back(*asked)
             req.prefix_indices = self.release.torch.cat([req.prefix_indices, found])
             self._note(req, cache_protected_len=len(req.prefix_indices))
         cache.inc_lock_ref(req.last_node)

@@ -10,12 +10,12 @@ from typing import Any
 
 from kvattach.sglang.release import Release
 from kvlab.sglang.adapter import building
-from kvlab.sglang.memory import Shape, Told
+from kvlab.sglang.memory import Arguments, Shape
 
 
 @dataclass(frozen=True)
 class Pools:
-    """What a memory without a host tier is of; the window in tokens."""
+    """The pools of a memory without a host tier; the window in tokens."""
 
     cached: bool
     """Whether there is a prefix cache."""
@@ -58,9 +58,9 @@ class Pools:
         )
 
     @property
-    def told(self) -> Told:
-        """What a server is told of its recurrent states."""
-        return Told(
+    def arguments(self) -> Arguments:
+        """The server's arguments about recurrent states."""
+        return Arguments(
             enable_mamba_extra_buffer=self.tracked,
             enable_mamba_extra_buffer_lazy=False,
             mamba_max_states_per_path=self.path,
@@ -69,7 +69,7 @@ class Pools:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a server's environment says of them."""
+        """The environment variables of a server with these pools."""
         return {
             "SGLANG_SWA_EVICTION_INTERVAL": str(self.moves_every),
             "SGLANG_OPT_RELEASE_PREFILL_SWA": str(self.unlocks),

@@ -48,7 +48,7 @@ REAL = (
     "sglang.srt.speculative.spec_utils",
     "sglang.srt.utils",
 )
-"""What schedules requests and keeps their memory. Models, kernels and servers are stood in for."""
+"""The modules that schedule requests and keep their memory. Stubs replace models, kernels and servers."""
 
 STOOD_IN = (
     "sgl_kernel",

@@ -1,4 +1,4 @@
-"""What stands around SGLang's scheduler: what its server was told, the model's worker, and who takes its answers."""
+"""The surroundings of SGLang's scheduler: the server's arguments, the model's worker, and the receiver of answers."""
 
 import random
 import sys
@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from kvattach.patches import Patches
 from kvattach.sglang.release import Release
 from kvlab.device import Event, Stream
-from kvlab.sglang.memory import LAYERS, RadixMemory, Told, UnifiedMemory
+from kvlab.sglang.memory import LAYERS, Arguments, RadixMemory, UnifiedMemory
 from kvlab.sglang.pools import PoolMemory
 from kvlab.stubs import StandIn
 
@@ -20,11 +20,11 @@ EOS = 0
 AnyMemory = UnifiedMemory | RadixMemory | PoolMemory
 
 _ASKED = {"get_global_server_args", "get_server_args"}
-"""Functions that answer what the server was told, in the releases that have them."""
+"""Functions that return the server's arguments, in the releases that have them."""
 
 
 class Watching(Protocol):
-    """Who sends the scheduler messages, and sees what becomes of the requests."""
+    """Sends messages to the scheduler, and receives the answers of requests."""
 
     def receive(self, **_: Any) -> list[Any]:
         """The messages since the last look."""
@@ -39,10 +39,10 @@ class Watching(Protocol):
         """A request that ran waits again."""
 
 
-def told(**more: Any) -> Told:
-    """What every server here is told, and `more`."""
-    group = Told()
-    return Told(
+def arguments(**more: Any) -> Arguments:
+    """The arguments of every server here, and `more`."""
+    group = Arguments()
+    return Arguments(
         deterministic=group,
         disaggregation_mode="null",
         enable_mamba_extra_buffer=lambda: False,
@@ -62,7 +62,7 @@ def told(**more: Any) -> Told:
 
 
 @contextmanager
-def configured(release: Release, server: Told) -> Iterator[None]:
+def configured(release: Release, server: Arguments) -> Iterator[None]:
     """The configuration that a server would have published, where a release looks for it, while it is driven."""
     patches = Patches()
     for name, module in list(sys.modules.items()):
@@ -81,7 +81,7 @@ def configured(release: Release, server: Told) -> Iterator[None]:
         patches.undo()
 
 
-def _configure(patches: Patches, module: Any, server: Told) -> None:
+def _configure(patches: Patches, module: Any, server: Arguments) -> None:
     for name, value in vars(module).copy().items():
         if name in _ASKED:
             patches.set(module, name, lambda *_: server)
@@ -97,7 +97,7 @@ def _configure(patches: Patches, module: Any, server: Told) -> None:
                 patches.set(module, name, lambda *_: 0)
 
 
-def _parallel(context: Any, name: str, server: Told) -> Any:
+def _parallel(context: Any, name: str, server: Arguments) -> Any:
     """A value of the configuration of several processes, where one does everything."""
     if name == "pp_max_micro_batch_size":
         return server.max_running_requests
@@ -129,8 +129,8 @@ class Worker:
         self.model_runner = SimpleNamespace(
             attn_backend=SimpleNamespace(needs_cpu_seq_lens=True), prefill_aware_swa=False, canary_manager=None
         )
-        self.last_shared_read_runner = Told()
-        self.war_fastpath_runner = Told()
+        self.last_shared_read_runner = Arguments()
+        self.war_fastpath_runner = Arguments()
 
     def forward_batch_generation(self, batch: Any, *_: Any, **more: Any) -> Any:
         """Queue one forward pass."""
@@ -161,13 +161,13 @@ class Worker:
         return self._sampled(batch, verified, **more)
 
     def _sampled(self, batch: Any, verified: list[int] | None, on_publish: Any = None, **_: Any) -> Any:
-        """What comes of it: a token for each request, or as many as were verified and one that follows them."""
+        """The result of a pass: a token for each request, or its verified tokens and one that follows them."""
         torch, made = self._release.torch, self._release.results.GenerationBatchResult
         width = self._drafts if verified else 1
         tokens = [[self._sample() for _ in range(width)] for _ in batch.reqs]
         flat = torch.tensor([token for row in tokens for token in row], dtype=torch.int64)
         if not self._drafts:
-            return made(logits_output=Told(), next_token_ids=flat)
+            return made(logits_output=Arguments(), next_token_ids=flat)
         lengths = batch.seq_lens if verified is None else batch.seq_lens + torch.tensor(verified)
         last = [row[(count or 1) - 1] for row, count in zip(tokens, verified or [1] * len(tokens), strict=True)]
         if on_publish is not None:
@@ -178,7 +178,7 @@ class Worker:
             bonus_tokens=torch.tensor(last, dtype=torch.int64),
         )
         return made(
-            logits_output=Told(),
+            logits_output=Arguments(),
             next_token_ids=flat,
             accept_lens=None if verified is None else torch.tensor(verified),
             speculative_num_draft_tokens=None if verified is None else self._drafts,
@@ -187,7 +187,7 @@ class Worker:
         )
 
     def on_verify_complete_cpu(self, *_: Any, **__: Any) -> None:
-        """Nobody adapts how far drafts go."""
+        """The length of drafts is fixed."""
 
     def _prepare_states(self, batch: Any) -> None:
         """As the model's runner does before it computes: new states are cleared, found ones are copied."""
@@ -218,7 +218,7 @@ class _Answers:
                 self._watching.finished(req.rid)
 
 
-def scheduler(release: Release, memory: AnyMemory, worker: Worker, server: Told, watching: Watching) -> Any:
+def scheduler(release: Release, memory: AnyMemory, worker: Worker, server: Arguments, watching: Watching) -> Any:
     """The release's own scheduler upon a memory and a worker.
 
     What it would ask of other processes, of metrics, or for models of other kinds, is stood in for.
@@ -261,7 +261,7 @@ def scheduler(release: Release, memory: AnyMemory, worker: Worker, server: Told,
             pass
 
     made = Alone()
-    _tell(made, release, memory, worker, server)
+    _set_attributes(made, release, memory, worker, server)
     made.ipc_channels = SimpleNamespace(send_to_tokenizer=answers)
     made.send_to_tokenizer = made.output_streamer = answers
     made.request_receiver = SimpleNamespace(recv_requests=watching.receive)
@@ -291,8 +291,8 @@ def scheduler(release: Release, memory: AnyMemory, worker: Worker, server: Told,
     return made
 
 
-def _tell(made: Any, release: Release, memory: AnyMemory, worker: Worker, server: Told) -> None:
-    """What a scheduler keeps of its arguments, of its model and of its worker."""
+def _set_attributes(made: Any, release: Release, memory: AnyMemory, worker: Worker, server: Arguments) -> None:
+    """Set the attributes that a scheduler keeps of its arguments, its model and its worker."""
     shape, windows = memory.shape, memory.window_pages
     values = {
         "cur_batch": None,
@@ -311,7 +311,7 @@ def _tell(made: Any, release: Release, memory: AnyMemory, worker: Worker, server
         "max_req_len": shape.context - 1,
         "max_running_requests": server.max_running_requests,
         "max_total_num_tokens": shape.pages * shape.page_size,
-        "model_config": Told(
+        "model_config": Arguments(
             vocab_size=1 << 30,
             hf_eos_token_id={EOS},
             hf_text_config=SimpleNamespace(mamba_chunk_size=shape.page_size),

@@ -17,7 +17,7 @@ class Clients:
     """So many clients, each with one session after the other. The clock by which sessions time out is drawn."""
 
     def __init__(self, release: Release, rng: random.Random, count: int) -> None:
-        """Nobody has opened a session yet."""
+        """No session is open yet."""
         self._release, self._rng, self._count = release, rng, count
         self._sessions: dict[str, set[str]] = {}
         """Session -> its turns that are not answered yet."""
@@ -28,24 +28,24 @@ class Clients:
 
     def messages(self, *, more: bool) -> list[Any]:
         """Sessions that are opened, if there will be `more` turns, and some that are closed, wherever they are."""
-        rng, told = self._rng, []
+        rng, messages = self._rng, []
         self._clock += rng.choice([0.0, 0.0, 0.6, 1.5])
         if more and len(self._sessions) < self._count and rng.random() < 0.5:
             self._opened += 1
             name = f"s{self._opened}"
             self._sessions[name] = set()
             timeout = rng.choice([None, None, 60.0])
-            told.append(
+            messages.append(
                 self._release.messages.OpenSessionReqInput(
                     capacity_of_str_len=0, session_id=name, streaming=True, timeout=timeout
                 )
             )
         if self._sessions and rng.random() < 0.02:
-            told.append(self._close(rng.choice([*self._sessions])))
-        return told
+            messages.append(self._close(rng.choice([*self._sessions])))
+        return messages
 
     def leave(self) -> list[Any]:
-        """Everybody gives its turn up and closes its session; the server soon looks whether it can be closed."""
+        """Abort all turns and close all sessions; the server soon checks whether they can be closed."""
         self._clock += 2.0
         turns = sorted(self._orphans.union(*self._sessions.values()))
         aborts = [self._release.messages.AbortReq(rid=rid) for rid in turns]

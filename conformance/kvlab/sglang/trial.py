@@ -7,11 +7,11 @@ from kvattach.hooks import Hooks, Trace
 from kvattach.sglang.hooks import Attached
 from kvattach.sglang.release import Release
 from kvlab.device import Event, Stream
-from kvlab.drives import Judge, Trial
+from kvlab.drives import CheckedTrace, Trial
 from kvlab.sglang import driver, walk
 from kvlab.sglang.driver import Shape
 from kvlab.sglang.faults import defects
-from kvlab.sglang.issues import known, mend
+from kvlab.sglang.issues import fix, known
 from kvlab.sglang.release import load
 from kvlab.stubs import EngineError
 from kvspec.memory.events import Failed
@@ -25,11 +25,11 @@ def trial(folder: Path) -> Trial:
     """
     release = load(folder)
     try:
-        planted = defects(release) if release.unified else []
+        injected = defects(release) if release.unified else []
         # A release in between changes names that only a run comes to.
         (driver.run if release.scheduled else walk.run)(release, 0)
         # Or names that hooks need.
-        Attached(release, Judge(), Stream, Event).hooks.detach()
+        Attached(release, CheckedTrace(), Stream, Event).hooks.detach()
     except Exception as error:
         raise EngineError(f"its scheduler cannot be driven: {type(error).__name__}: {error}") from error
     attached: list[Attached] = []
@@ -46,7 +46,7 @@ def trial(folder: Path) -> Trial:
         for error in driver.run(release, seed, attached[0], shape).failed:
             attached[0].hooks.emit(Failed("stuck" if driver.STUCK in error else "assertion", error))
 
-    return Trial("SGLang", attach, run, planted, partial(mend, release), known(release, drive))
+    return Trial("SGLang", attach, run, injected, partial(fix, release), known(release, drive))
 
 
 def _run(release: Release, seed: int, attached: Attached) -> driver.Seen | walk.Seen:

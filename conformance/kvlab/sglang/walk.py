@@ -23,7 +23,7 @@ STUCK = "the requests never finish"
 
 @dataclass(frozen=True)
 class Traffic:
-    """What requests look like; lengths in tokens."""
+    """The shape of requests; lengths in tokens."""
 
     requests: int
     alphabet: int
@@ -34,7 +34,7 @@ class Traffic:
 
 @dataclass
 class Seen:
-    """What a walk has reached, so that nobody takes an idle one for a proof."""
+    """Counts of the events that a walk has reached: they show that it was not idle."""
 
     steps: int = 0
     finished: int = 0
@@ -59,7 +59,7 @@ class Turn:
 
 @dataclass
 class Batch:
-    """What one launch works on, with the names of the release's own batch."""
+    """The batch of one launch, with the attributes of the release's own batch."""
 
     reqs: list[Any]
     prefix_lens: list[int]
@@ -301,7 +301,7 @@ class Walk:
 
 
 def run(release: Release, seed: int, attached: Attached | None = None) -> Seen:
-    """One walk; the same seed gives the same one. What the release itself raises ends it and is told in `failed`."""
+    """One walk; the same seed gives the same one. An exception of the release ends it and is reported as `failed`."""
     rng = random.Random(seed)
     with stood_in(release.torch):
         patches = Patches()

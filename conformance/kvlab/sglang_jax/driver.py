@@ -1,7 +1,7 @@
 """Runs sglang-jax's own scheduler, in its normal or its overlapping loop, on random requests and aborts.
 
-The scheduler with its loops, batches, policy, tables, allocators and radix tree are the checkout's. What stands in is
-what needs an accelerator: the worker answers random tokens, in overlap those of a launch when the next one is queued.
+The scheduler with its loops, batches, policy, tables, allocators and radix tree are the checkout's. A stub replaces the
+part that needs an accelerator: the worker answers random tokens, in overlap those of a launch when the next is queued.
 """
 
 import random
@@ -34,7 +34,7 @@ class Shape:
     conservativeness: float
     aborts: float
     pauses: float = 0.0
-    """How often the server is told to pause; running requests then stay, or are all retracted."""
+    """How often the server gets a pause request; running requests then stay, or are all retracted."""
 
     @classmethod
     def drawn(cls, rng: random.Random) -> "Shape":
@@ -57,7 +57,7 @@ class Shape:
 
 @dataclass
 class Seen:
-    """What a run has reached, so that nobody takes an idle one for a proof."""
+    """Counts of the events that a run has reached: they show that it was not idle."""
 
     loops: int = 0
     finished: int = 0
@@ -108,7 +108,7 @@ class _Worker(Worker):
 
 
 class _Traffic:
-    """What the scheduler receives: requests that share prompts, and aborts of any of them, at any moment."""
+    """The scheduler's input: requests that share prompts, and aborts of any of them, at any moment."""
 
     def __init__(self, engine: Engine, shape: Shape, rng: random.Random, requests: int, seen: Seen) -> None:
         self._engine, self._shape, self._rng, self._left, self._seen = engine, shape, rng, requests, seen
@@ -155,7 +155,7 @@ class _Traffic:
                 self._seen.finished += 1
 
     def wait_for_new_requests(self, *_: Any) -> None:
-        """Nobody waits."""
+        """Return at once."""
 
     def _request(self) -> Any:
         rng = self._rng
@@ -186,7 +186,7 @@ class _Traffic:
 def run(engine: Engine, seed: int, requests: int = 12, shape: Shape | None = None) -> Seen:
     """Drive one scheduler until all its requests have left, or until it gives up; the same seed gives the same run.
 
-    What the engine itself raises ends the run and is told in `failed`.
+    An exception of the engine ends the run and is reported as `failed`.
     """
     rng = random.Random(seed)
     drawn = Shape.drawn(rng)
@@ -202,7 +202,7 @@ def run(engine: Engine, seed: int, requests: int = 12, shape: Shape | None = Non
 
 def _loop(engine: Engine, shape: Shape, rng: random.Random, requests: int, seen: Seen) -> None:
     traffic = _Traffic(engine, shape, rng, requests, seen)
-    told = arguments(
+    server = arguments(
         page_size=shape.page_size,
         longest=shape.pages * shape.page_size,
         chunk=shape.chunk,
@@ -211,7 +211,7 @@ def _loop(engine: Engine, shape: Shape, rng: random.Random, requests: int, seen:
         mixed=shape.mixed,
         ratio=shape.conservativeness,
     )
-    made = scheduler(engine, told, _Worker(engine, shape, rng), traffic)
+    made = scheduler(engine, server, _Worker(engine, shape, rng), traffic)
     traffic.idle = lambda: _idle(made)
     if shape.overlap:
         made.event_loop_overlap()

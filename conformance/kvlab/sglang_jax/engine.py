@@ -32,7 +32,7 @@ REAL = (
     "sgl_jax.srt.utils.common_utils",
     "sgl_jax.utils",
 )
-"""What is taken from the checkout; whatever else it has is stood in for."""
+"""Modules that are taken from the checkout; stubs replace all others."""
 
 ABSENT = (
     "fastapi",

@@ -1,14 +1,14 @@
-"""sglang-jax without defects that it is known to have, so that whatever is found is another one.
+"""Fixes of sglang-jax's known issues: a finding that remains is a new one.
 
-Each mend is the smallest that takes the defect away; none is a proposal. A checkout that has other lines is without the
-defect, or has it elsewhere.
+Each fix is the smallest that removes the issue, and no proposal. A checkout with other lines lacks the issue, or has it
+elsewhere.
 """
 
 from contextlib import suppress
 
 from kvattach.patches import Patches
 from kvattach.sglang_jax.modules import Engine
-from kvlab.injection import Defect, NotPlanted, plant
+from kvlab.injection import Defect, NotInjected, inject_fault
 
 _COUNTED = """= adder.new_chunked_reqs[dp_rank]
             self.chunked_reqs[dp_rank].is_chunked += 1"""
@@ -144,9 +144,9 @@ def _mends(engine: Engine) -> list[Defect]:
     ]
 
 
-def mend(engine: Engine, patches: Patches, but: str | None = None) -> None:
+def fix(engine: Engine, patches: Patches, but: str | None = None) -> None:
     """All of them, but for the one of this name; undoing `patches` puts the defects back."""
     for one in _mends(engine):
         if one.name != but:
-            with suppress(NotPlanted):
-                plant(one, patches)
+            with suppress(NotInjected):
+                inject_fault(one, patches)

@@ -1,4 +1,4 @@
-"""What stands around sglang-jax's scheduler: the server's arguments, the model, and the worker that would run it."""
+"""The surroundings of sglang-jax's scheduler: the server's arguments, the model, and the worker that would run it."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +10,7 @@ EOS = 0
 
 
 class Arguments(SimpleNamespace):
-    """What a server is told; whatever a release asks for beside, it is not told."""
+    """The arguments of a server; every other argument that a release reads is `None`."""
 
     def __getattr__(self, name: str) -> None:
         if name.startswith("__"):
@@ -33,12 +33,12 @@ class Worker:
             self.allocator = allocators.TokenToKVPoolAllocator(pages, unused)
         else:
             self.allocator = allocators.PagedTokenToKVPoolAllocator(pages * page_size, page_size, unused)
-        self._told = dict.fromkeys(engine.batch.global_server_args_dict) | {"page_size": page_size}
+        self._settings = dict.fromkeys(engine.batch.global_server_args_dict) | {"page_size": page_size}
 
     def info(self, *, tokens: int, budget: int, running: int, longest: int, chunk: int) -> tuple[Any, ...]:
-        """What the scheduler asks its worker for: lengths and budgets in tokens."""
-        told = self._told | {"chunked_prefill_size": chunk}
-        return (tokens, budget, running, longest, longest - 1, 0, "cpu", told, 0, 0, 0)
+        """The lengths and budgets in tokens that the scheduler asks of its worker."""
+        settings = self._settings | {"chunked_prefill_size": chunk}
+        return (tokens, budget, running, longest, longest - 1, 0, "cpu", settings, 0, 0, 0)
 
     def get_memory_pool(self) -> tuple[Any, Any]:
         """Rows and pages."""
@@ -48,7 +48,7 @@ class Worker:
 def arguments(
     *, page_size: int, longest: int, chunk: int, overlap: bool, radix: bool, mixed: bool = False, ratio: float = 0.0
 ) -> Arguments:
-    """What the server is told. `ratio`: how much of what a request may still generate is kept free for it."""
+    """The server's arguments. `ratio` is the share of a request's remaining tokens that is kept free for it."""
     return Arguments(
         node_rank=0,
         nnodes=1,
@@ -74,7 +74,7 @@ def arguments(
     )
 
 
-def scheduler(engine: Engine, told: Arguments, worker: Any, backend: Any) -> Any:
+def scheduler(engine: Engine, server: Arguments, worker: Any, backend: Any) -> Any:
     """The checkout's own scheduler upon a worker; messages come from and go to `backend`."""
     module = engine.scheduler
     for name in ("ModelWorker", "ModelWorkerClient"):
@@ -82,7 +82,7 @@ def scheduler(engine: Engine, told: Arguments, worker: Any, backend: Any) -> Any
     module.ModelConfig = SimpleNamespace(from_server_args=lambda *_: worker.model_config)
     for name in ("watchdog_thread", "init_profier", "_profile_batch_predicate"):
         setattr(module.Scheduler, name, _nothing)
-    return module.Scheduler(told, communication_backend=backend, mesh=SimpleNamespace(shape={}))
+    return module.Scheduler(server, communication_backend=backend, mesh=SimpleNamespace(shape={}))
 
 
 def aligned(engine: Engine, array: Any) -> Any:
@@ -108,7 +108,7 @@ def model() -> SimpleNamespace:
 
 
 def logits() -> SimpleNamespace:
-    """What a forward pass answers beside tokens."""
+    """The answer of a forward pass beside tokens."""
     return SimpleNamespace(next_token_logprobs=None, input_token_logprobs=None, hidden_states=None)
 
 

@@ -12,7 +12,7 @@ from kvlab.issues import Issue, issues_of
 from kvlab.sglang_jax import driver
 from kvlab.sglang_jax.engine import load
 from kvlab.sglang_jax.faults import defects
-from kvlab.sglang_jax.fixes import mend
+from kvlab.sglang_jax.fixes import fix
 
 RUNS = 40
 """Runs that look for one issue."""
@@ -37,8 +37,8 @@ def trial(folder: Path) -> Trial:
     def looked_for(issue: Issue) -> Known:
         options = issues_of("sglang-jax").workload(issue)
         shape = msgspec.convert(options, driver.Shape) if options else None
-        others = partial(mend, engine, but=issue.id)
+        others = partial(fix, engine, but=issue.id)
         return Known(issue, lambda seed: driver.run(engine, seed, shape=shape), others, RUNS)
 
     known = [looked_for(issue) for issue in issues_of("sglang-jax").at("memory") if issue.workload is not None]
-    return Trial("sglang-jax", attach, run, defects(engine), partial(mend, engine), known)
+    return Trial("sglang-jax", attach, run, defects(engine), partial(fix, engine), known)

@@ -1,1 +1,1 @@
-"""vLLM: its own scheduler, hooked, driven on a CPU without a model, and with planted defects."""
+"""vLLM: its own scheduler, hooked, driven on a CPU without a model, and with injected faults."""

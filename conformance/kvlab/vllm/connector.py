@@ -21,10 +21,10 @@ class Load:
 
 @dataclass
 class Connector:
-    """What vLLM's scheduler asks of a connector, answered from a seeded random source.
+    """A connector for vLLM's scheduler that answers from a seeded random source.
 
-    Every prompt's prefix is there, as far as the dice say. A load that is asynchronous is on its way until `arrived`
-    takes it; a synchronous one is part of its step.
+    It has a prefix of every prompt, of random length. An asynchronous load is in flight until `arrived` completes it; a
+    synchronous one is part of its step.
     """
 
     work: Workload
@@ -90,7 +90,7 @@ class Connector:
         return self.request_finished(request, block_ids)
 
     def arrived(self, loads: Iterable[Load]) -> Any:
-        """What the workers report with a step's output: what has been loaded or sent, and what could not be.
+        """The workers' report with a step's output: completed and failed loads, and completed sends.
 
         `loads` are the step's synchronous ones.
         """

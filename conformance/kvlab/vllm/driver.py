@@ -21,7 +21,7 @@ class Launch:
     output: Any
     sampling: set[str]
     reported: Any = None
-    """What a worker that plays along says with it."""
+    """The report of a stub worker with it."""
     computed: Point | None = None
     """Where its stream has computed it, if there is one."""
 
@@ -148,7 +148,7 @@ class Drive:
         return sampled
 
     def _token(self, last: list[int]) -> int:
-        """A greedy model's next token, so that equal prompts go on alike; 0 ends a request."""
+        """A greedy model's next token, so that equal prompts get equal tokens; 0 ends a request."""
         return 1 + (5 * last[0] + 3 * last[-1]) % 8 if self._dice.random() < 0.97 else 0
 
     def _traffic(self) -> None:

@@ -73,17 +73,17 @@ def fitting(work: Workload, known: bool = True) -> Workload:
     """
     from vllm.v1.core.sched.scheduler import Scheduler
 
-    alike = set() if _hashes_apart(Scheduler) else {"state"}
+    shared = set() if _hashes_apart(Scheduler) else {"state"}
     if work.offload and work.offload not in POLICIES:
         manager = importlib.import_module("vllm.v1.simple_kv_offload.manager").SimpleCPUOffloadScheduler
-        alike |= set() if _hashes_apart(manager) else {"state"} if known else {"state", "full", "window"}
+        shared |= set() if _hashes_apart(manager) else {"state"} if known else {"state", "full", "window"}
     size = hash_block_size(work)
-    groups = tuple((kind, size if kind in alike else own, window) for kind, own, window in work.groups)
+    groups = tuple((kind, size if kind in shared else own, window) for kind, own, window in work.groups)
     return replace(work, groups=groups)
 
 
 def _hashes_apart(owner: type) -> bool:
-    """Whether it is told the tokens of a hash besides those of a block."""
+    """Whether it takes the tokens of a hash besides those of a block."""
     return "hash_block_size" in inspect.signature(owner).parameters
 
 

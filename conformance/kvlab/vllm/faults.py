@@ -17,7 +17,7 @@ def defects() -> list[Defect]:
     further = "min(num_tokens + self.block_size, num_hashed_tokens) // self.block_size"
     processed = "max(0, total_computed_tokens - request.num_in_flight_tokens),"
     sent = "for req_id in kv_connector_output.finished_sending or ():"
-    told = "req_to_new_blocks[req_id].get_block_ids(allow_none=True)"
+    blocks = "req_to_new_blocks[req_id].get_block_ids(allow_none=True)"
     hashes = "del session.block_hashes[keep_end // self.hash_block_size :]"
     return [
         Defect(
@@ -47,7 +47,7 @@ def defects() -> list[Defect]:
         ),
         Defect(
             "fence taken away",
-            "blocks of a request whose launch is in flight go back at once; pull request 45357 mended that",
+            "blocks of a request whose launch is in flight go back at once; pull request 45357 fixed that",
             ((Scheduler, "_request_blocks_can_be_freed", "not self.defer_block_free or", "True or"),),
         ),
         Defect(
@@ -91,7 +91,7 @@ def defects() -> list[Defect]:
         Defect(
             "row not told",
             "the workers are not told of a running request's new blocks",
-            ((Scheduler, "_make_cached_request_data", told, "None"),),
+            ((Scheduler, "_make_cached_request_data", blocks, "None"),),
         ),
         Defect(
             "stale hash",
@@ -102,21 +102,21 @@ def defects() -> list[Defect]:
 
 
 def names_without_content() -> Defect:
-    """What takes a defect of 0.33.0 away.
+    """The fix of an issue of 0.33.0.
 
-    A request that is preempted in the step that was to compute its blocks loses their names with them: those of its
-    blocks that were computed before stay, and may be on their way to the host.
+    A request that is preempted in the step that was to compute its blocks loses them with their names. Its blocks that
+    were computed before keep theirs, and may be in flight to the host.
     """
     from vllm.v1.core.sched.scheduler import Scheduler
 
     found = "scheduled_running_reqs.remove(preempted_req)"
     groups = "zip(self.kv_cache_manager.coordinator.single_type_managers, rows, strict=True)"
     computed = "preempted_req.num_computed_tokens // group.block_size"
-    mended = "; ".join(
+    fixed = "; ".join(
         (
             found,
             "rows = self.kv_cache_manager.get_block_ids(preempted_req_id)",
             f"self.kv_cache_manager.evict_blocks({{page for group, row in {groups} for page in row[{computed}:]}})",
         )
     )
-    return Defect("names without content", "names go with the blocks", ((Scheduler, "schedule", found, mended),))
+    return Defect("names without content", "names go with the blocks", ((Scheduler, "schedule", found, fixed),))

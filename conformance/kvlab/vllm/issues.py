@@ -13,8 +13,8 @@ from rich.console import Console
 from kvattach.patches import Patches
 from kvcheck import Finding
 from kvcheck.words import describe
-from kvlab.drives import Judge, Known
-from kvlab.injection import plant
+from kvlab.drives import CheckedTrace, Known
+from kvlab.injection import inject_fault
 from kvlab.issues import Issue, issues_of
 from kvlab.stubs import EngineError
 from kvlab.vllm.driver import EngineGaveUp, StuckError, driven
@@ -54,14 +54,14 @@ def known(drive: Callable[[Workload], None], without: str) -> list[Known]:
 
 def _fix_others(issue: Issue, patches: Patches) -> None:
     if issue.fix != names_without_content.__name__:
-        plant(names_without_content(), patches)
+        inject_fault(names_without_content(), patches)
 
 
 def bring_out(issue: Issue) -> Finding | None:
     """Drive the release of this process until an issue shows; the finding."""
-    work, patches, judge = workload_of(issue), Patches(), Judge()
+    work, patches, checked = workload_of(issue), Patches(), CheckedTrace()
     _fix_others(issue, patches)
-    hooks = attached(judge, offloading=bool(work.offload))
+    hooks = attached(checked, offloading=bool(work.offload))
     try:
         for seed in range(RUNS):
             try:
@@ -69,11 +69,11 @@ def bring_out(issue: Issue) -> Finding | None:
             except StuckError as error:
                 hooks.emit(Failed("stuck", str(error)))
             except EngineGaveUp:
-                pass  # the hooks have told it
-            for _, finding in judge.found:
+                pass  # the hooks have reported it
+            for _, finding in checked.found:
                 if issue.fits(finding):
                     return finding
-            judge.found.clear()
+            checked.found.clear()
     finally:
         hooks.detach()
         patches.undo()

@@ -1,7 +1,7 @@
-"""vLLM's `kv_offload`, played without a device: both sides of its connector, its manager, transfers on streams.
+"""vLLM's `kv_offload` without a device: both sides of its connector, its manager, transfers on streams.
 
-What is the engine's: `OffloadingConnector` on both sides, the manager of chunks with its policies, and the handlers
-that queue transfers, with their waits. Stood in for: the memory, and the copy itself, which is an entry of a stream.
+The engine's own parts are `OffloadingConnector` on both sides, the manager of chunks with its policies, and the
+handlers that queue transfers, with their waits. Stubs replace the memory, and the copy, which is an entry of a stream.
 """
 
 import importlib
@@ -18,7 +18,7 @@ from kvlab.vllm.workload import Workload
 CONNECTOR = "vllm.distributed.kv_transfer.kv_connector.v1"
 TRANSFERS = "vllm.v1.kv_offload.cpu.gpu_worker"
 FROM_WHEEL = ("vllm.v1.kv_hints", "vllm.v1.kv_offload", "vllm.v1.metrics.cache_hit_source")
-"""What is taken from the wheel besides."""
+"""Further modules that are taken from the wheel."""
 
 
 def prepared() -> str:
@@ -42,7 +42,7 @@ def prepared() -> str:
 
 
 def options(work: Workload) -> dict[str, Any]:
-    """What the connector is told: a chunk takes what a page of memory does at least."""
+    """The connector's options: a chunk is at least as large as a page of memory."""
     spec = importlib.import_module("vllm.v1.kv_offload.cpu.spec").CPUOffloadingSpec
     return {
         "cpu_bytes_to_use": work.host * spec.BLOCK_SIZE_ALIGNMENT,

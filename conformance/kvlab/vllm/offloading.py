@@ -26,7 +26,7 @@ FROM_WHEEL = (
     "vllm.distributed.kv_transfer.kv_connector.v1",
     "vllm.v1.simple_kv_offload",
 )
-"""What is taken from the wheel besides."""
+"""Further modules that are taken from the wheel."""
 
 
 class Asked:
@@ -55,7 +55,7 @@ class Thread:
     """Stands in for the copying thread."""
 
     def __init__(self, target: Callable[..., None], args: tuple[Any, ...], **_: object) -> None:
-        """A thread that runs when it is told to."""
+        """A thread that runs on request."""
         self._loop, self._args = target, args
 
     def start(self) -> None:
@@ -115,7 +115,7 @@ def connector(config: Any, kv_cache_config: Any, *, worker: bool) -> Any:
 
 
 def options(work: Workload) -> dict[str, Any]:
-    """What the connector is told: a page is one byte of `tensors`."""
+    """The connector's options: a page is one byte of `tensors`."""
     return {"cpu_bytes_to_use": work.host, "lazy_offload": work.offload == "lazy"}
 
 

@@ -22,7 +22,7 @@ REAL = (
     "vllm.v1.structured_output.request",
     "vllm.v1.utils",
 )
-"""What is taken from the wheel; whatever else it has is stood in for."""
+"""Modules that are taken from the wheel; stubs replace all others."""
 
 ABSENT = (
     "cachetools",
@@ -47,7 +47,7 @@ RUNNER = (
     "vllm.v1.worker.gpu.model_runner",
     "vllm.v1.worker.gpu.states",
 )
-"""What is taken besides to prepare the inputs of a step, without a model."""
+"""Further modules that prepare the inputs of a step, without a model."""
 
 RUNNER_V1 = (
     "vllm.model_executor.warmup.jit_warmup",

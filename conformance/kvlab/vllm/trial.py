@@ -5,7 +5,7 @@ from pathlib import Path
 from kvattach.hooks import Hooks, Trace
 from kvattach.patches import Patches
 from kvlab.drives import Trial
-from kvlab.injection import plant
+from kvlab.injection import inject_fault
 from kvlab.vllm import kv_offloading
 from kvlab.vllm.driver import EngineGaveUp, StuckError, driven
 from kvlab.vllm.engine import fitting
@@ -47,7 +47,7 @@ def trial(folder: Path | None) -> Trial:
         except StuckError as error:
             attached[0].emit(Failed("stuck", str(error)))
         except EngineGaveUp:
-            pass  # the hooks have told it
+            pass  # the hooks have reported it
 
     def run(seed: int) -> None:
         drive(random_workload(seed, known=not avoided))
@@ -56,14 +56,14 @@ def trial(folder: Path | None) -> Trial:
         if seed % CHUNKS_EVERY == CHUNKS_EVERY - 3 and not without_chunks:
             drive(chunks_workload(seed, known=not avoided))
 
-    def mend(patches: Patches) -> None:
+    def fix(patches: Patches) -> None:
         avoided[:] = [patches]
-        plant(names_without_content(), patches)
+        inject_fault(names_without_content(), patches)
 
     name = f"vLLM, but not its offloading to the CPU ({without})" if without else "vLLM"
-    planted = [
+    injected = [
         *defects(),
         *([] if without else offloading_defects()),
         *([] if without_chunks else chunk_defects()),
     ]
-    return Trial(name, attach, run, planted, mend, known(drive, without))
+    return Trial(name, attach, run, injected, fix, known(drive, without))

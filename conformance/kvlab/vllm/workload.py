@@ -1,4 +1,4 @@
-"""What one drive of vLLM's scheduler looks like: its configuration and how often which event occurs."""
+"""The workload of one drive of vLLM's scheduler: its configuration, and how often which event occurs."""
 
 import random
 from dataclasses import dataclass, field, replace
@@ -21,7 +21,7 @@ class Workload:
     launches: int = 2
     """Launches that are queued at once; 1 is the synchronous scheduler."""
     policy: str = "fcfs"
-    """Who is preempted: `fcfs` the last one, `priority` the least important one."""
+    """The order of preemption: `fcfs` preempts the last request, `priority` the least important one."""
     drafts: int = 0
     """Draft tokens of a speculative step."""
     eagle: bool = False
@@ -54,14 +54,14 @@ class Workload:
     whole: bool = True
     """Whether a load may bring the last token, too; it is computed again then."""
     on_failure: str = "recompute"
-    """What becomes of a request whose load failed: `recompute` or `fail`."""
+    """The fate of a request whose load failed: `recompute` or `fail`."""
     abort: float = 0.05
     reset: float = 0.0
     """How often the prefix cache is reset while requests run."""
     sessions: float = 0.0
     """How often a request is a streaming session of several turns."""
     documents: tuple[tuple[int, ...], ...] = field(default=(), repr=False)
-    """What prompts begin with."""
+    """Beginnings of prompts."""
     prompts: tuple[tuple[int, ...], ...] = field(default=(), repr=False)
     """The prompts of the requests, over and over, in the place of drawn ones."""
     fence: bool = True
@@ -96,7 +96,7 @@ def random_workload(seed: int, known: bool = True) -> Workload:
     groups = dice.choice(GROUPS)
     states = any(kind == "state" for kind, _, _ in groups)
     connector = "" if states else dice.choice(("", "", "sync", "async", "async"))
-    mends = connector == "async" and groups[0][0] == "full"
+    recovers = connector == "async" and groups[0][0] == "full"
     drafts = 0 if states else dice.choice((0, 0, 1, 3))
     reset = dice.choice((0.0, 0.04)) if not connector else 0.0
     sessions = dice.choice((0.0, 0.0, 0.4)) if not reset and (known or not states) else 0.0
@@ -115,7 +115,7 @@ def random_workload(seed: int, known: bool = True) -> Workload:
         chunk=dice.choice((0, 0, 6)),
         running=dice.randrange(2, 9),
         connector=connector,
-        failing=dice.choice((0.0, 0.3, 0.6)) if connector and (known or mends) else 0.0,
+        failing=dice.choice((0.0, 0.3, 0.6)) if connector and (known or recovers) else 0.0,
         whole=known or not any(kind == "window" or size == 1 for kind, size, _ in groups),
         on_failure=dice.choice(("recompute", "fail")),
         abort=dice.choice((0.0, 0.05, 0.15)),

@@ -12,7 +12,7 @@ from kvattach.patches import Patches
 from kvcheck import Checker
 from kvcheck.words import describe
 from kvconform.traces.memory import MemoryReader, open_trace
-from kvlab.drives import Known, Trial, judged
+from kvlab.drives import Known, Trial, drive_trial
 from kvlab.injection import Defect
 from kvlab.issues import Issue
 from kvlab.matrix import check, memory, worker
@@ -36,7 +36,7 @@ class Engine:
         self.wrong = set(wrong)
         self.runs = 0
 
-    def trial(self, known: list[Known], mends: str = "") -> Trial:
+    def trial(self, known: list[Known], fixes: str = "") -> Trial:
         hooks: list[Hooks] = []
 
         def attach(trace: Trace) -> Hooks:
@@ -61,10 +61,10 @@ class Engine:
             emit(EndHolder("a"))
             emit(Idle())
 
-        def mend(patches: Patches) -> None:
-            patches.set(self, "wrong", self.wrong - {mends})
+        def fix(patches: Patches) -> None:
+            patches.set(self, "wrong", self.wrong - {fixes})
 
-        return Trial("engine", attach, run, [], mend if mends else None, known)
+        return Trial("engine", attach, run, [], fix if fixes else None, known)
 
 
 def drive(trial: Trial, out: Path, monkeypatch: pytest.MonkeyPatch, release: str = "0.1.0") -> MemoryReport:
@@ -80,7 +80,7 @@ def drive(trial: Trial, out: Path, monkeypatch: pytest.MonkeyPatch, release: str
 def test_a_known_defect_is_looked_for_alone_and_taken_away_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    report = drive(Engine("leak").trial([LEAK], mends="leak"), tmp_path, monkeypatch)
+    report = drive(Engine("leak").trial([LEAK], fixes="leak"), tmp_path, monkeypatch)
     assert report.known["leak"] is not None
     assert (report.known["leak"].code, report.known["leak"].event) == ("MEM-LEAK/ended", 13)
     assert report.explained
@@ -89,7 +89,7 @@ def test_a_known_defect_is_looked_for_alone_and_taken_away_elsewhere(
 
 
 def test_a_known_defect_is_gone_where_it_is_mended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    report = drive(Engine().trial([LEAK], mends="leak"), tmp_path, monkeypatch, "0.2.0")
+    report = drive(Engine().trial([LEAK], fixes="leak"), tmp_path, monkeypatch, "0.2.0")
     assert report.known == {"leak": None}
     assert report.searched == {"leak": 25}
     assert report.explained
@@ -211,17 +211,17 @@ def test_a_folder_that_holds_another_engine_is_not_supported(tmp_path: Path) -> 
 
 def test_what_a_run_raises_is_found_where_a_defect_is_planted_and_an_error_elsewhere() -> None:
     place = (Engine, "__init__", "self.runs = 0", "self.runs = 1")
-    judge = judged(Engine("driver").trial([]), 3, defect=Defect("raises", "", (place,)))
+    judge = drive_trial(Engine("driver").trial([]), 3, defect=Defect("raises", "", (place,)))
     assert [(events, finding.rule) for events, finding in judge.found] == [(1, "MEM-FAILED")]
     assert "the run of seed 0: AttributeError: no such function" in describe(judge.found[0][1])
     with pytest.raises(AttributeError, match="no such function"):
-        judged(Engine("driver").trial([]), 3)
+        drive_trial(Engine("driver").trial([]), 3)
 
 
 def test_a_trial_begins_at_a_seed_and_stops_after_so_many_events() -> None:
     engine = Engine("twice")
-    assert not judged(engine.trial([]), 3, first_seed=2).found
+    assert not drive_trial(engine.trial([]), 3, first_seed=2).found
     assert engine.runs == 3
-    assert judged(engine.trial([]), 2, first_seed=1).found, "the run of seed 1 releases a page twice"
-    judge = judged(engine.trial([]), 100, first_seed=2, events=12)
+    assert drive_trial(engine.trial([]), 2, first_seed=1).found, "the run of seed 1 releases a page twice"
+    judge = drive_trial(engine.trial([]), 100, first_seed=2, events=12)
     assert judge.events == 15, "five events a run, and a run is not cut"

@@ -16,7 +16,7 @@ from kvconform.traces.codec import TraceReader
 from kvconform.vectors.runner import check_trace
 from kvlab.matrix import check
 from kvlab.matrix.check import checked
-from kvlab.matrix.findings import explanation, told
+from kvlab.matrix.findings import described, explanation
 from kvlab.matrix.report import AnyReport, Found, RequestReport, Task
 from kvlab.matrix.table import show
 from kvlab.releases import NotFetched, fetch
@@ -79,7 +79,7 @@ def test_a_window_that_goes_back_with_its_page_is_explained_where_it_is_known() 
 
 
 def test_a_finding_without_an_explanation_says_whom_to_suspect() -> None:
-    assert "Suspect the adapter" in "".join(told(found("DATA-1", "launch", ["launch"]), "sglang"))
+    assert "Suspect the adapter" in "".join(described(found("DATA-1", "launch", ["launch"]), "sglang"))
 
 
 def test_the_table_shows_what_held_what_broke_and_what_nobody_explained() -> None:

@@ -38,10 +38,9 @@ NEVER = (
     "deep_overlap",
     "speculative_overlap",
 )
-"""What no release does: each scheduling
-round launches what it has prepared, takes in the tokens of the round before, and publishes a prompt as soon as its
-first token is there; a request stops in the moment in which its tokens come in; and with recurrent states prompts are
-cut at page borders, and nothing is published without a state slot to spare."""
+"""Features that no release has. Each scheduling round launches its prepared batch, processes the tokens of the round
+before, and publishes a prompt with its first token. A request stops when its tokens are processed. With recurrent
+states prompts are cut at page borders, and a publication needs a spare state slot."""
 
 
 def adapter(folder: Path | None) -> type[_Adapter]:

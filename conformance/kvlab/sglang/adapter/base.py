@@ -3,11 +3,11 @@
 One module for each part of a request's life, each a class upon the one before it: `looking`, `waiting`, `prefill`,
 `running`, and here the ways out.
 
-The adapter plays the scheduler: it calls the classes in the order in which SGLang's scheduler calls them, and sets on
-a request what the scheduler sets. Where it has to choose how an operation of the specification is carried out:
+The adapter plays the scheduler: it calls the classes in the order in which SGLang's scheduler calls them, and sets the
+same attributes of a request. It carries out the operations of the specification as follows:
 
-- `extend` and `decode` allocate through SGLang's own functions, which are told that there is nothing to evict:
-  eviction is an operation of its own.
+- `extend` and `decode` allocate through SGLang's own functions, with a cache that has nothing to evict: eviction is an
+  operation of its own.
 - A decode step of n > 1 allocates as the speculative workers do; `verify` commits as they do, the whole accepted run,
   and a request that stopped within it notes how many tokens it keeps.
 - `retract` is the release that SGLang uses for retraction. `abort` of a running request sets the reason that SGLang

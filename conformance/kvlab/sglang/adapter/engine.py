@@ -20,7 +20,7 @@ from kvlab.stubs import EngineError
 from kvspec.events import Config
 
 NO_LIMIT = 1 << 30
-"""A `max_new_tokens` that nobody reaches: when a request is done is told from outside."""
+"""A `max_new_tokens` that no request reaches: the protocol says when a request is done."""
 
 
 ARGUMENTS = (
@@ -107,13 +107,13 @@ class Engine:
             disaggregation_decode_retraction_backup=False,
         )
         self.server_args.kernel = self.server_args.mamba = self.server_args
-        # What it tells when there is no room; some releases can tell it of some caches only.
+        # The text of an out-of-memory error; some releases have it for some caches only.
         replace(self.common, "available_and_evictable_str", lambda _: "")
         flags = SimpleNamespace(attn=SimpleNamespace(backend="torch_native"))
-        told: dict[str, Any] = {name: lambda: self.server_args for name in ARGUMENTS}
-        told |= {"get_flags": lambda: flags, "attention_backends": lambda: ("torch_native", "torch_native")}
+        functions: dict[str, Any] = {name: lambda: self.server_args for name in ARGUMENTS}
+        functions |= {"get_flags": lambda: flags, "attention_backends": lambda: ("torch_native", "torch_native")}
         for module in (self.batches, self.common, self.allocation, self.base, self.radix, self.pools, self.state_radix):
-            for name, value in told.items():
+            for name, value in functions.items():
                 replace(module, name, value)
         for module in (self.batches, self.state_radix):
             replace(module, "mamba_cache_chunk_size", lambda: self.server_args.mamba_cache_chunk_size)
@@ -208,7 +208,7 @@ class Engine:
         return req.origin_input_ids + req.output_ids
 
     def set_extend(self, req: Any, start: int, end: int) -> None:
-        """Tell a request that its next prefill covers the positions `[start, end)`."""
+        """Set the positions `[start, end)` of a request's next prefill."""
         if hasattr(req, "set_extend_range"):
             req.set_extend_range(start, end)
             return
@@ -235,7 +235,7 @@ class Engine:
         prepare(batch, req, *([] for _ in range(columns)))
 
     def set_page_size(self, page_size: int, *, speculates: bool) -> None:
-        """What SGLang reads of the server's settings; they belong to the process, not to one engine.
+        """Set the server's settings that SGLang reads; they belong to the process, not to one engine.
 
         States are kept at every page border, not only at the last one of some dozens of tokens.
         """
@@ -250,7 +250,7 @@ class Engine:
     # Batches
 
     def batch(self, reqs: Sequence[Any], tree_cache: Any, **fields: object) -> Any:
-        """What SGLang's allocation reads of a batch."""
+        """The part of a batch that SGLang's allocation reads."""
         return SimpleNamespace(
             reqs=list(reqs),
             tree_cache=_WithoutEviction(tree_cache),
@@ -272,7 +272,7 @@ class Engine:
     # The prefix store
 
     def matched(self, tree_cache: Any, ids: Any) -> Any:
-        """What the prefix store answers for exactly these tokens."""
+        """The prefix store's match for exactly these tokens."""
         return tree_cache.match_prefix(self.base.MatchPrefixParams(key=self._key(ids)))
 
     def match_with_state(self, tree_cache: Any, req: Any, ids: Any) -> None:
@@ -336,9 +336,9 @@ class _Asked(SimpleNamespace):
 
 
 class _WithoutEviction:
-    """A prefix cache as SGLang's allocation sees it, which is told that there is nothing to evict.
+    """A prefix cache for SGLang's allocation, with nothing to evict.
 
-    Allocation makes room on its own, and generously. In the specification making room is an operation of its own.
+    SGLang's allocation evicts on its own, and generously. In the specification eviction is an operation of its own.
     """
 
     def __init__(self, tree_cache: Any) -> None:

@@ -45,7 +45,7 @@ REAL = (
     "sglang.srt.managers.session_controller",
     "sglang.srt.managers.scheduler_components.new_token_ratio_tracker",
 )
-"""What is taken from the wheel although it lies below a module that is stood in for."""
+"""Modules that are taken from the wheel although a stub replaces their package."""
 
 
 def prepare(folder: Path | None) -> None:

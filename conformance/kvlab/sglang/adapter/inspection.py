@@ -52,7 +52,7 @@ class Memory:
         counted = self._counted_as_requests(holders)
         held, held_rows = self._session_held(*known)
         size = "full_{}_size" if pools.window is not None or pools.states is not None else "{}_size"
-        told = Figures(
+        figures = Figures(
             available=int(pools.pages.available_size()),
             evictable=int(getattr(self.prefix_cache, size.format("evictable"))() or 0),
             protected=int(getattr(self.prefix_cache, size.format("protected"))() or 0),
@@ -65,26 +65,26 @@ class Memory:
             rows_sessions=held_rows,
         )
         if pools.window is not None:
-            told.window_available = int(pools.window.available_size())
-            told.window_evictable = int(self.prefix_cache.swa_evictable_size())
-            told.window_protected = int(self.prefix_cache.swa_protected_size())
-            told.window_session_held = self._session_window(*known)
-            told.window_uncached = sum(map(self._window_of, counted))
+            figures.window_available = int(pools.window.available_size())
+            figures.window_evictable = int(self.prefix_cache.swa_evictable_size())
+            figures.window_protected = int(self.prefix_cache.swa_protected_size())
+            figures.window_session_held = self._session_window(*known)
+            figures.window_uncached = sum(map(self._window_of, counted))
         if pools.states is not None:
-            told.states_available = int(pools.states.available_size())
-            told.states_evictable = int(self.prefix_cache.mamba_evictable_size()) if self.config.prefix_cache else 0
-            told.states_protected = int(self.prefix_cache.mamba_protected_size()) if self.config.prefix_cache else 0
-            everybody = self._counted_as_requests({name: entry.req for name, entry in self.scheduling.entries.items()})
-            told.states_requests = sum(self._states_of(req).total() for req in everybody)
-            told.states_sessions = self._session_states(*known)
-        return told
+            figures.states_available = int(pools.states.available_size())
+            figures.states_evictable = int(self.prefix_cache.mamba_evictable_size()) if self.config.prefix_cache else 0
+            figures.states_protected = int(self.prefix_cache.mamba_protected_size()) if self.config.prefix_cache else 0
+            counted = self._counted_as_requests({name: entry.req for name, entry in self.scheduling.entries.items()})
+            figures.states_requests = sum(self._states_of(req).total() for req in counted)
+            figures.states_sessions = self._session_states(*known)
+        return figures
 
     def snapshot(self) -> SnapshotAnswer:
         """Everything that SGLang's objects say of themselves."""
         holders, slots = self._holders(), self._idle_slots()
         rows = {self._row(holder): self._slots_of(holder) for holder in (*holders.values(), *slots.values())}
         free = self.pools.free()
-        told = SnapshotAnswer(
+        snapshot = SnapshotAnswer(
             rows=rows,
             free_pages=compress(sorted(free.pages.elements())),
             store_pages=compress(sorted(self._store_pages())),
@@ -92,13 +92,13 @@ class Memory:
             sessions={name: self._view(slot) for name, slot in slots.items()},
         )
         if free.window is not None:
-            # What the mapping says of a page that is free is left from its last holder.
+            # The mapping of a free page is left from its last holder.
             in_use = set(range(1, self.config.num_pages + 1)) - free.pages.keys()
-            told.window_sides = self.pools.sides(in_use)
+            snapshot.window_sides = self.pools.sides(in_use)
         if free.states is not None:
-            told.free_states = compress(sorted(free.states.elements()))
-            told.store_states = compress(sorted(self._store_states()))
-        return told
+            snapshot.free_states = compress(sorted(free.states.elements()))
+            snapshot.store_states = compress(sorted(self._store_states()))
+        return snapshot
 
     def _counted_as_requests(self, holders: dict[str, Any]) -> list[Any]:
         """Those of the requests whose memory is their own."""
@@ -196,18 +196,18 @@ class Memory:
         return [slot // page_size for slot in slots]
 
     def _sides_of(self, pages: dict[str, list[int]]) -> dict[str, Runs] | None:
-        """The window pages behind new pages, as an answer tells them."""
+        """The window pages behind new pages, as in an answer."""
         if self.pools.window is None:
             return None
         return {name: compress(self.pools.side(page) for page in new) for name, new in pages.items()}
 
     def _freed(self, before: Free) -> Freed:
-        """What has become free since."""
+        """The pages and slots that became free since."""
         return self.pools.free().since(before)
 
 
 def runs(pages: dict[str, list[int]]) -> dict[str, Runs]:
-    """Pages by request, as an answer tells them."""
+    """Pages by request, as in an answer."""
     return {name: compress(new) for name, new in pages.items()}
 
 

@@ -1,4 +1,4 @@
-"""What the one tree of SGLang's releases since 0.5.16 holds, whatever language its core is in."""
+"""Reads the single tree of SGLang's releases since 0.5.16, whether its core is Python or not."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -15,7 +15,7 @@ from kvspec.pages import Runs, compress
 
 
 class Freed(NamedTuple):
-    """What went back to each pool, as answers tell it; `None` for a pool that there is none of."""
+    """The pages and slots that were freed, as in an answer; `None` for a pool that does not exist."""
 
     pages: Runs
     window: Runs | None
@@ -23,14 +23,14 @@ class Freed(NamedTuple):
 
 
 class Free(NamedTuple):
-    """What is free in each pool. A number that was freed twice is there twice."""
+    """The free numbers of each pool. A number that was freed twice is there twice."""
 
     pages: Counter[int]
     window: Counter[int] | None
     states: Counter[int] | None
 
     def since(self, before: "Free") -> Freed:
-        """What has become free since `before`."""
+        """The numbers that became free since `before`."""
         pages, window, states = (
             None if now is None or then is None else compress(sorted((now - then).elements()))
             for now, then in zip(self, before, strict=True)
@@ -55,7 +55,7 @@ class Pools:
         """Newer releases keep slot 0 for padding."""
 
     def free(self) -> Free:
-        """What is free now."""
+        """The numbers that are free now."""
         return Free(
             _free_pages(self.pages),
             None if self.window is None else _free_pages(self.window),
@@ -72,7 +72,7 @@ class Pools:
         )
 
     def need(self, pages: int, rows: int = 0, states: int = 0) -> Room:
-        """What so many new pages need: a window page behind each, if there are window pages."""
+        """The room for so many new pages: with window pages one behind each."""
         return Room(pages, rows, 0 if self.window is None else pages, 0 if self.states is None else states)
 
     def state(self, slot: Any) -> int:
@@ -80,7 +80,7 @@ class Pools:
         return int(slot) - self._first_state + 1
 
     def side(self, page: int) -> int:
-        """The window page behind a page that somebody has; 0 if there is none."""
+        """The window page behind a page in use; 0 if there is none."""
         return int(self._mapping[page * self._page_size]) // self._page_size
 
     def sides(self, pages: Iterable[int]) -> dict[int, int]:

@@ -42,7 +42,7 @@ class Prefill(Waiting):
         return ExtendAnswer(rows, runs(pages), self._sides_of(pages), None if self.pools.states is None else states)
 
     def _match_still_stands(self, entry: Entry, prefix_len: int) -> None:
-        """What a request matched, once more: it owns nothing of it before it is admitted."""
+        """Repeat the match of a request, which owns none of the pages before it is admitted."""
         if not prefix_len:
             return
         found = self.engine.matched(self.prefix_cache, self.engine.full_ids(entry.req)[:prefix_len])
@@ -73,7 +73,7 @@ class Prefill(Waiting):
         return ceil_pages(sum(positions), self.config.page_size) + len(positions)
 
     def _admit(self, entry: Entry, start: int, seq_len: int) -> None:
-        """What the scheduler does with a request that it takes into a prefill batch, before it allocates."""
+        """Do as the scheduler does when it admits a request to a prefill batch, before it allocates."""
         req, run = entry.req, entry.run
         if run is not None:
             if not run.stashed:

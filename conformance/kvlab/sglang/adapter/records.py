@@ -14,7 +14,8 @@ RECORD = {
     "mamba_next_track_idx": None,
     "mamba_last_track_seqlen": None,
 }
-"""What newer releases keep in a record (`req.kv`), older ones on request and slot, and what it is without one."""
+"""Attribute -> its value without a record, for those that newer releases keep in `req.kv`, older ones on request and
+slot."""
 
 
 def name_as_before(record: type, *owners: type) -> None:

@@ -103,7 +103,7 @@ class Running(Prefill):
         return CompleteAnswer()
 
     def _track_decode(self, entry: Entry) -> None:
-        """What is noted with each decoded token: at a page border, which tracking slot keeps the state there."""
+        """Note with a decoded token at a page border which tracking slot keeps the state there."""
         req, position = entry.req, len(entry.tokens) - 1
         assert entry.run is not None, "a token comes for what runs"
         if self.config.tracking_states and position > entry.run.seq_len and position % self.config.page_size == 0:
@@ -185,10 +185,10 @@ class Running(Prefill):
         return len(entry.tokens) > run.seq_len
 
     def swa_evict(self, req: str) -> SwaEvictAnswer:
-        """What a batch does for a request before it allocates.
+        """Move the window of a request, as its batch does before it allocates.
 
-        SGLang does it in decode steps, and without a prefix cache between chunks. Before that the window stays as it
-        is, and when a request has stopped.
+        SGLang moves it in decode steps, and without a prefix cache between chunks. Before that, and once a request has
+        stopped, the window stays.
         """
         entry, run = self.scheduling.running(req)
         if self.pools.window is None:

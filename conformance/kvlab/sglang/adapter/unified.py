@@ -75,11 +75,11 @@ class UnifiedEngine(Engine):
         serving = SimpleNamespace(strip_thinking_cache=False)
         backends = "torch_native", "torch_native"  # rows are written by torch then: the same writes, without a kernel
         states = SimpleNamespace(mamba_max_states_per_path=-1, enable_mamba_extra_buffer_lazy=False)
-        told: dict[str, Any] = {"get_spec": self._spec, "get_serving": serving, "attention_backends": backends}
-        told["get_parallel"] = SimpleNamespace(tp_rank=0, dcp_enabled=False)
-        told["get_exec"] = SimpleNamespace(mamba=states)
+        functions: dict[str, Any] = {"get_spec": self._spec, "get_serving": serving, "attention_backends": backends}
+        functions["get_parallel"] = SimpleNamespace(tp_rank=0, dcp_enabled=False)
+        functions["get_exec"] = SimpleNamespace(mamba=states)
         for module in (self.common, self.batches, self.allocation, self.states, self.core):
-            for name, value in told.items():
+            for name, value in functions.items():
                 if hasattr(module, name):
                     setattr(module, name, lambda value=value: value)
         for module in (self.batches, self.states, self.core, self.settings):
@@ -93,7 +93,7 @@ class UnifiedEngine(Engine):
         return set()
 
     def set_page_size(self, page_size: int, *, speculates: bool) -> None:
-        """What is read of the server's settings: states are kept at every page border."""
+        """Set the server's settings that are read: states are kept at every page border."""
         self._spec.speculative_algorithm = "EAGLE" if speculates else None
         self._state_interval = page_size
 
@@ -122,7 +122,7 @@ class UnifiedEngine(Engine):
         return prefix_cache
 
     def set_extend(self, req: Any, start: int, end: int) -> None:
-        """Tell a request that its next prefill covers the positions `[start, end)`."""
+        """Set the positions `[start, end)` of a request's next prefill."""
         req.prefix_len, req.extend_end = start, end
 
     def publish(self, tree_cache: Any, req: Any, *, chunked: bool) -> None:

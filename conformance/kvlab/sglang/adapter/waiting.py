@@ -88,7 +88,7 @@ class Waiting(Memory):
         return self.pools.state(entry.req.mamba_pool_idx)
 
     def free_state(self, req: str) -> StateAnswer:
-        """What the scheduler does with the slot of a request that it did not admit."""
+        """Free the state slot of a request that was not admitted, as the scheduler does."""
         entry = self.scheduling.entry(req)
         early = entry.run is None and not entry.resumed
         if self.pools.states is None or not early or entry.req.mamba_pool_idx is None:

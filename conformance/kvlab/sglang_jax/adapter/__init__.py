@@ -38,12 +38,13 @@ LACKS = frozenset(
         "unpublished_chunks",
     }
 )
-"""What it does not have, or its scheduler never does: requests are retracted when a decode step does not fit, end when
-a token comes in, and publish each chunk before the next one. Windows, states and speculative steps are not driven."""
+"""Features that it lacks, or that its scheduler never uses: requests are retracted when a decode step does not fit, end
+when a token is processed, and publish each chunk before the next one. Windows, states and speculative steps are not
+driven."""
 
 
 ALONE = "or adder.new_chunked_reqs[dp_rank] is not None"
-"""The line by which a checkout admits nobody beside a chunk that does not end its prompt."""
+"""The line by which a checkout admits no request beside a chunk that does not end its prompt."""
 
 PUBLISHED = "req.cache_protected_len = req.last_matched_prefix_len"
 """The line by which a checkout notes of a request what the tree has."""

@@ -1,11 +1,11 @@
 """sglang-jax's scheduler behind the protocol.
 
-Its own scheduler does the work: it admits and cuts prompts, frees or keeps a chunked request's row, counts what a
-decode step needs, retracts, and takes results in. Which requests are in a batch, and how far a chunk goes, is told from
-outside: its budgets are set to that. Each request's result is handed to the scheduler by itself.
+Its own scheduler does the work: it admits and cuts prompts, frees or keeps a chunked request's row, counts the pages of
+a decode step, retracts, and processes results. The protocol decides which requests are in a batch and how far a chunk
+goes: the adapter sets the scheduler's budgets to that. Each request's result goes to the scheduler by itself.
 
-- The scheduler publishes, ends and releases when it takes a result in; the protocol has an operation for each. So a
-  result is held until it is known what follows: publication, the end, or another step.
+- The scheduler publishes, ends and releases when it processes a result; the protocol has an operation for each. So a
+  result is held until the next operation is known: a publication, the end, or another step.
 - `abort` of a running request is the release of one that fits no more after all others were retracted. A client's abort
   finishes a request and publishes what it has.
 - Launches are only noted: no forward pass runs.
@@ -56,7 +56,7 @@ class Adapter(Memory):
 
     admits: ClassVar[Any]
     repaired: ClassVar[frozenset[str]]
-    """The pull requests that the checkout has, of those that mend what is known."""
+    """The pull requests that the checkout has, of those that fix known issues."""
 
     def __init__(self, *args: Any) -> None:
         """Nothing is prepared, in flight or held."""
@@ -160,7 +160,7 @@ class Adapter(Memory):
         self.scheduling.check_room(Room(pages, sum(entry.run is None for entry, _, _ in batch)), room)
 
     def _between_chunks(self, entry: Entry) -> None:
-        """What a scheduling round does with a request in the middle of its prompt before it makes a batch."""
+        """Do as a scheduling round does with a request in the middle of its prompt, before it makes a batch."""
         made = self.scheduler
         made.chunked_reqs, made.waiting_queue, made.last_batch = [entry.req], [], None
         made.get_new_batch_prefill = lambda: None
@@ -168,7 +168,7 @@ class Adapter(Memory):
         del made.get_new_batch_prefill
 
     def cache_unfinished(self, req: str, chunked: bool) -> PublishAnswer:
-        """What the scheduler publishes: between two chunks, or when it takes in the token that follows the prompt."""
+        """Publish as the scheduler does between two chunks, or when it processes the token that follows the prompt."""
         entry, run = self.scheduling.check_unfinished(req, chunked)
         before = self._free()
         held = self._held.get(req)
@@ -328,7 +328,7 @@ class Adapter(Memory):
         return ReleaseAnswer(freed)
 
     def _release(self, entry: Entry) -> Runs:
-        """What the scheduler does with a request when a decode step does not fit."""
+        """Retract a request, as the scheduler does when a decode step does not fit."""
         self._take_in(entry.name, publish=False)
         before = self._free()
         self._batch([entry]).release_req(0, 0, 0, self.scheduler.server_args)

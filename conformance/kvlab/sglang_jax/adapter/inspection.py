@@ -12,7 +12,7 @@ from kvspec.events import Config, Figures, HolderView, Refusal, SnapshotAnswer
 from kvspec.pages import Runs, ceil_align, compress
 
 UNLIMITED = 1 << 40
-"""More tokens than anybody asks for."""
+"""More tokens than any request needs."""
 
 
 class Memory:
@@ -25,17 +25,17 @@ class Memory:
         self.config = config
         self.scheduling = SchedulerState(config)
         worker = _Worker(self.engine, config)
-        told = arguments(
+        server = arguments(
             page_size=config.page_size,
             longest=config.max_context_len,
             chunk=config.page_size,
             overlap=True,
             radix=config.prefix_cache,
         )
-        self.scheduler = scheduler(self.engine, told, worker, SimpleNamespace(send_pyobj=lambda _: None))
+        self.scheduler = scheduler(self.engine, server, worker, SimpleNamespace(send_pyobj=lambda _: None))
         self.scheduler.policy = SimpleNamespace(calc_priority=lambda _: None)
         self.rows, self.allocator, self.tree = worker.rows, worker.allocator, self.scheduler.tree_cache
-        # Making room is an operation of its own here, and allocation is told that there is nothing to evict.
+        # Eviction is an operation of its own here, and allocation evicts nothing.
         self.tree.evict = lambda *_, **__: None
 
     def report(self, mode: Literal["idle", "busy"]) -> Figures:
@@ -78,8 +78,8 @@ class Memory:
     def _protected(self, entry: Entry) -> int:
         """How much of a request's row is the tree's, in tokens; a match is what says so before 994."""
         req, size = entry.req, self.config.page_size
-        told = getattr(req, "cache_protected_len", None)
-        return int(req.last_matched_prefix_len) // size * size if told is None else int(told)
+        protected = getattr(req, "cache_protected_len", None)
+        return int(req.last_matched_prefix_len) // size * size if protected is None else int(protected)
 
     def _slots_of(self, entry: Entry) -> Runs:
         return compress(self.rows.req_to_token[entry.req.req_pool_idx, : _allocated(entry)].tolist())
@@ -120,7 +120,7 @@ def _allocated(entry: Entry) -> int:
 
 
 class _Worker(Worker):
-    """A worker whose tokens are told from outside: those of the one request whose result comes in."""
+    """A worker whose tokens the adapter sets: those of the one request whose result is processed."""
 
     def __init__(self, engine: Engine, config: Config) -> None:
         super().__init__(
