@@ -1,13 +1,14 @@
-"""Hooks into engines as they run: what an engine does to memory, told in the law's events.
+"""Hooks into running engines: they emit the memory events of an engine.
 
-hooks, patches, run     what all attachments share: hooks that never disturb the engine, one request's stretch of work
-streams, device         what waits for what, observed on a device, or decided by a driver where there is none
-live, switch            an engine that runs for real, and what the environment variable `KVSPEC` switches on
-judged, planting, trial an engine's scheduler driven and judged at once, with defects planted in its code
-requests                which vectors find planted defects, through an engine's adapter
-checkout                where an engine lies that comes as one
+hooks, patches     hooks that never disturb the engine; replaced attributes that can be restored
+residency          one request's stay in memory, with the labels of its pages
+streams            the order of streams and events, observed on a device or on the simulated one of `kvlab`
+live, hooked       hooks that enter an engine's processes by themselves, and their report
+switch, following  the environment variable `KVSPEC`: record, check in another process, or check at once
+canary/            the canary of `kvcuda` in the model runners of engines
+recorder/          operations of the request level, recorded in a running SGLang process
 
-One folder an engine: its hooks, a driver, its defects.
+One folder an engine: its hooks.
 
-Not here: an engine's classes behind the protocol (`engines`), the judge of a written trace (`memory`), the law itself.
+Not here: drivers, faults and adapters (`kvlab`), the check of a trace (`kvconform`), the memory model (`kvspec`).
 """

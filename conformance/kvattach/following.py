@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kvconform.levels.memory.grouping import Group
 
 COMMAND = (sys.executable, "-P", "-c", "from kvattach.following import main; main()")
-"""What starts it; then come the recording, its lock file, and the report."""
+"""The command that starts it; its arguments are the recording, its lock file, and the report."""
 
 
 class Met(msgspec.Struct, tag="finding"):
@@ -74,7 +74,7 @@ def _check(trace: Path, lock_file: Path, report: Path) -> bool:
 
     lock = Lock(lock_file)
 
-    def tell(one: Message) -> None:
+    def send(one: Message) -> None:
         with suppress(BrokenPipeError):
             os.write(sys.stdout.fileno(), msgspec.json.encode(one) + b"\n")
 
@@ -84,7 +84,7 @@ def _check(trace: Path, lock_file: Path, report: Path) -> bool:
         if lock.has_no_writer():
             print(one.line(report), file=sys.__stderr__)
         else:
-            tell(one)
+            send(one)
 
     lock.hold_as_checker()
     sweep(trace.parent)
@@ -95,5 +95,5 @@ def _check(trace: Path, lock_file: Path, report: Path) -> bool:
         except Exception:
             traceback.print_exc()
             raise SystemExit(2) from None
-    tell(Ended(sum(case.events for case in found.cases), found.conforms))
+    send(Ended(sum(case.events for case in found.cases), found.conforms))
     return found.conforms

@@ -1,4 +1,4 @@
-"""What is hooked below `kvspec attach` is said, and so is that nothing is.
+"""The report of `kvspec attach`: which engines it hooked, or that it hooked none.
 
 The command becomes the engine's first process, so that process number, signals and exit status are the engine's own.
 That process keeps a file in memory, in which every process below it notes what it has hooked.
@@ -31,7 +31,7 @@ def note(what: str) -> None:
     try:
         with Path(f"/proc/{process}/fd/{file}").open("a") as notes:
             notes.write(f"{what}\n")
-    except OSError:  # the first process has ended, and nobody reads them any more
+    except OSError:  # the first process, which reads them, has ended
         return
     print(f"kvspec: hooked {what} in process {os.getpid()}", file=sys.stderr, flush=True)
 

@@ -1,4 +1,4 @@
-"""What all attachments share: hooks that never disturb the engine, and the trace that they tell."""
+"""The common part of all attachments: hooks that never disturb the engine, and the trace that takes their events."""
 
 import logging
 import threading
@@ -22,36 +22,36 @@ def is_error(error: BaseException) -> bool:
 
 
 class Trace(Protocol):
-    """Whoever takes what the hooks tell."""
+    """Takes the events of hooks."""
 
     def header(self, producer: str, pools: Mapping[str, Pool]) -> None:
-        """A memory with these pools is there now, and it is empty: what follows is about it."""
+        """A memory with these pools was made, all of it free; the following events are about it."""
 
     def emit(self, event: MemoryEvent) -> None:
-        """One event, in the order in which they happen."""
+        """One event, in the order of the engine."""
 
 
 class Hooks:
     """Functions of an engine with something before and after them.
 
-    An error in a hook, or in what is told, ends the telling, and never reaches the engine, unless it is to be stopped
-    at the first finding; an error of the engine goes on as it would. Hooks may be called in several threads: events are
-    told one at a time, in the order in which the threads get there.
+    An error in a hook or an event ends the trace and never reaches the engine; only `RuleBroken` does. An error of the
+    engine propagates as without hooks. Hooks may be called in several threads: events are emitted one at a time, in the
+    order in which the threads get there.
     """
 
     def __init__(self, trace: Trace) -> None:
         """Nothing is hooked yet."""
         self.trace = trace
         self.problem: str | None = None
-        """Why nothing more is told; `None` while all is well."""
+        """Why the trace ended; `None` while it goes on."""
         self.events = 0
         """Events so far."""
         self._patches = Patches()
-        self._telling = threading.RLock()
+        self._lock = threading.RLock()
 
     def emit(self, event: MemoryEvent) -> None:
-        """Tell an event, within a hook or not; one that no engine can mean is a problem, and never the engine's."""
-        with self._telling:
+        """Emit an event, within a hook or not. A malformed event is a problem of the hooks, never of the engine."""
+        with self._lock:
             if self.problem is not None:
                 return
             self.events += 1
@@ -61,7 +61,7 @@ class Hooks:
                 raise
             except Exception as error:
                 place = "" if event.at is None else f" ({event.at})"
-                self._fails(f"{event.__struct_config__.tag}{place} is told", error)
+                self._fails(f"{event.__struct_config__.tag}{place} cannot be emitted", error)
 
     def set(self, owner: Any, name: str, value: object) -> None:
         """Replace an attribute of the engine."""
@@ -92,7 +92,7 @@ class Hooks:
         self._patches.set(owner, name, hooked)
 
     def watch(self, owner: Any, name: str) -> None:
-        """Tell it when the engine gives up in this function."""
+        """Emit `failed` when the engine raises in this function."""
         original = getattr(owner, name)
 
         def watched(*args: Any, **kwargs: Any) -> Any:
@@ -108,12 +108,12 @@ class Hooks:
         self._patches.set(owner, name, watched)
 
     def gave_up(self, name: str, error: BaseException) -> None:
-        """Tell that the engine raised this in a function of that name."""
+        """Emit that the engine raised this error in a function of that name."""
         line, function = _raised_at(error)
         self.emit(Failed("assertion", f"{name}: {type(error).__name__}: {str(error) or line}", at=function))
 
     def guarded(self, do: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """What `do` answers; `None` if it fails, and then nothing more is told."""
+        """The answer of `do`; if it fails, `None`, and the trace ends."""
         if self.problem is not None:
             return None
         try:
@@ -128,7 +128,7 @@ class Hooks:
 
     def _fails(self, where: str, error: BaseException) -> None:
         self.problem = f"{where}: {type(error).__name__}: {error}"
-        _log.warning("kvspec: nothing more is told: %s", self.problem, exc_info=True, stack_info=True)
+        _log.warning("kvspec: the trace ends: %s", self.problem, exc_info=True, stack_info=True)
 
     def detach(self) -> None:
         """Take the hooks out."""

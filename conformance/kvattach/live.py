@@ -31,7 +31,7 @@ CANARIES = {
     "vllm.v1.worker.gpu_model_runner": "kvattach.canary.vllm_v1",
     "sglang.srt.model_executor.model_runner": "kvattach.canary.sglang",
 }
-"""The module of an engine's model runner, and who tells a canary of it: a module with `attach(runner, setting)`."""
+"""The module of an engine's model runner -> the module that hooks a canary into it by `attach(runner, setting)`."""
 
 
 class After(importlib.abc.MetaPathFinder):

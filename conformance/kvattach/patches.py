@@ -7,7 +7,7 @@ from typing import Any
 
 @dataclass
 class Patches:
-    """What was replaced, and how to put it back."""
+    """Replaced attributes, which can be restored."""
 
     _undo: list[Callable[[], None]] = field(default_factory=list)
 

@@ -1,7 +1,7 @@
-"""Observes streams and events: what waits for what, and what the host has seen complete.
+"""Observes streams and events: their waits, and the operations that the host has seen complete.
 
-An event stands for what its stream held when it was recorded. If the last thing on the stream was an operation, it
-stands for that; if it was a wait, an operation without uses is told in its place.
+An event stands for the entries of its stream when it was recorded. If the last entry was an operation, the event stands
+for it; if it was a wait, an operation without uses is emitted in its place.
 """
 
 from typing import Any
@@ -18,9 +18,9 @@ class Streams:
         self._hooks = hooks
         self._cuda: Any = None
         self._last: dict[str, OpId | None] = {}
-        """Stream -> what was queued last; `None`: a wait."""
+        """Stream -> the operation that was queued last; `None`: a wait."""
         self._flying: dict[OpId, str] = {}
-        """What is in flight, in the order in which it was queued, and where."""
+        """The operations in flight, in the order in which they were queued, each with its stream."""
         self._queued = 0
         hooks.hook(stream, "wait_stream", after=lambda _, __, waits, other: self._waits(name(waits), name(other)))
         hooks.hook(stream, "wait_event", after=lambda _, __, waits, event: self._waits_for(name(waits), event))
@@ -33,7 +33,7 @@ class Streams:
         hooks.hook(event, "query", after=self._queried)
 
     def clear(self, cuda: Any) -> None:
-        """A new trace begins; `cuda` is the module that knows the current stream; `None`: streams are not told."""
+        """A new trace begins; `cuda` is the module that knows the current stream; `None`: streams are not observed."""
         self._cuda = cuda
         self._last.clear()
         self._flying.clear()
@@ -54,7 +54,7 @@ class Streams:
         *,
         reads_own_writes: bool = True,
     ) -> int:
-        """Tell that an operation is queued, on the current stream if none is given; its id."""
+        """Emit that an operation is queued, on the current stream if none is given; its id."""
         self._queued += 1
         queued = self._queued
         on = self.name(stream)
@@ -63,12 +63,12 @@ class Streams:
         return queued
 
     def queued(self, operation: OpId, stream: str) -> None:
-        """An operation that is told elsewhere was queued on the stream of that name."""
+        """An operation that is emitted elsewhere was queued on the stream of that name."""
         self._last[stream] = operation
         self._flying[operation] = stream
 
     def ended(self, operation: OpId) -> None:
-        """An operation was seen complete, and it is told elsewhere: what its stream queued earlier is over as well."""
+        """An operation was seen complete, and its end is emitted elsewhere: earlier ones of its stream are complete."""
         on = self._flying.get(operation)
         for earlier in [op for op, stream in self._flying.items() if stream == on]:
             del self._flying[earlier]
@@ -106,7 +106,7 @@ class Streams:
 
 
 def _recorded(event: Any) -> OpId | None:
-    """What an event stands for; `None` if it was never recorded, 0 if its stream held nothing."""
+    """The operation that an event stands for; `None` if it was never recorded, 0 if its stream was empty."""
     return getattr(event, "kvspec_recorded", None)
 
 

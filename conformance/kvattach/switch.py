@@ -1,8 +1,8 @@
-"""What the environment variable `KVSPEC` switches on: nothing, a recording, or a check while the engine runs.
+"""The environment variable `KVSPEC` switches on a recording, or a check while the engine runs.
 
-KVSPEC=record:/var/tmp/trace.jsonl.zst   record; 'kvspec check' judges it later
-KVSPEC=check                             record, and judge in another process; findings are logged
-KVSPEC=check:halt                       judge at once, and stop the engine at the first finding: for tests
+KVSPEC=record:/var/tmp/trace.jsonl.zst   record; 'kvspec check' checks it later
+KVSPEC=check                             record, and check in another process; findings are logged
+KVSPEC=check:halt                       check at once, and stop the engine at the first finding: for tests
 """
 
 import atexit
@@ -57,7 +57,7 @@ def opened() -> Trace | None:
 
 
 def switched_on(environment: Mapping[str, str] = os.environ) -> Trace | None:
-    """The trace that takes what hooks tell in this process; `None` if nothing is switched on.
+    """The trace that takes the events of hooks in this process; `None` if nothing is switched on.
 
     Raises:
         SwitchError: the variable makes no sense.
@@ -84,7 +84,7 @@ def _for_this_process(path: Path) -> Path:
 
 
 class Strict:
-    """Judges at once, and raises at the first finding."""
+    """Checks each event at once, and raises at the first finding."""
 
     def __init__(self) -> None:
         """No memory yet."""
@@ -97,7 +97,7 @@ class Strict:
         self._checker = Checker(pools)
 
     def emit(self, event: MemoryEvent) -> None:
-        """Judge one event.
+        """Check one event.
 
         Raises:
             RuleBroken: it breaks a rule.

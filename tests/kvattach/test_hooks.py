@@ -69,7 +69,7 @@ def test_what_no_engine_can_mean_is_a_problem_of_the_hooks_wherever_it_is_told(j
 
     hooks.watch(Driven, "fail")
     Driven().fail()
-    assert hooks.problem == "begin (forward) is told: Malformed: 1 labels for slots 0 to 2, 1 each"
+    assert hooks.problem == "begin (forward) cannot be emitted: Malformed: 1 labels for slots 0 to 2, 1 each"
     hooks.emit(Take("a", "kv", [9]))
     hooks.detach()
     assert judge.first is None

@@ -1,7 +1,7 @@
-"""The canary on engines as they run: what their model runners are about to read and write is told to `kvcuda.canary`.
+"""The canary on running engines: hooks pass the reads and writes of each forward pass to `kvcuda.canary`.
 
-switch          what the environment variable `KVSPEC_CANARY` says
-watch           what all engines share: prompts, what was found, log or raise
-finding         what was found as a `Finding`, with the recorded trace beside it
+switch          the environment variable `KVSPEC_CANARY`
+watch           the common part of all engines: prompts, violations, log or raise
+finding         a violation as a `Finding`, with the recorded trace beside it
 vllm, vllm_v1, sglang    the hooks
 """

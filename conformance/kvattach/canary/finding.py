@@ -1,4 +1,4 @@
-"""What the canary found as a `Finding`, with the law's trace of the same page beside it where one is recorded."""
+"""A violation of the canary as a `Finding`, with the recorded memory events of its page if there are any."""
 
 import os
 from collections.abc import Mapping
@@ -40,16 +40,16 @@ def recorded(environment: Mapping[str, str] = os.environ) -> Path | None:
 
 
 def finding_of(violation: Violation, engine: str, page_size: int, trace: Path | None = None) -> Finding:
-    """A violation, told as any other finding.
+    """A violation as a finding.
 
-    `page_size` is that of the violation's pool, in tokens. Of a `trace` all events are told that name the page: who had
-    it before, what handed it on; and what the law finds in them, races above all.
+    `page_size` is that of the violation's pool, in tokens. From a `trace` the finding takes all events that name the
+    page, which show its earlier holders, and the findings of the memory checker in them, races above all.
     """
     page = violation.slot // page_size
     nothing = Trace("memory", {}, "", 0, [])
-    note, told, known = "", nothing, list[str]()
+    note, shown, known = "", nothing, list[str]()
     if trace is not None:
-        told, known = _beside(trace, violation.pool, page)
+        shown, known = _beside(trace, violation.pool, page)
         note = f"What {trace} has of page {page}, up to now."
     code = CODES[violation.kind]
     rule = MEMORY_RULES[rule_of(code)]
@@ -57,7 +57,7 @@ def finding_of(violation: Violation, engine: str, page_size: int, trace: Path | 
         kind="rule",
         what=str(violation),
         place=Place(f"{engine} as it runs", 0, violation.launch, "forward pass", site="canary"),
-        trace=told,
+        trace=shown,
         note=note,
         rule=Rule(rule.id, rule.name, rule.statement, rule.reason, origin(rule)),
         code=code,
@@ -74,7 +74,7 @@ _WRAP = (1 << 64) - 1
 
 
 def _beside(path: Path, pool: str, page: int) -> tuple[Trace, list[str]]:
-    """The events of a recorded trace that name a page, and what the law finds of it. The last line may be cut off."""
+    """The events of a recorded trace that name a page, and the findings about it. The last line may be cut off."""
     with open_trace(path) as trace:
         if not isinstance(trace, MemoryReader):
             return Trace("memory", {}, "", 0, []), []
@@ -88,5 +88,6 @@ def _beside(path: Path, pool: str, page: int) -> tuple[Trace, list[str]]:
                 known += [f"{one.rule} at event {one.event}: {describe(one)}" for one in found]
         except (InputError, Malformed, EOFError):
             pass
-        told = renderer.trace()
-        return Trace("memory", builtins(pools), memory_in_words(pools), told.total, told.moments, told.undrawn), known
+        shown = renderer.trace()
+        sizes, words = builtins(pools), memory_in_words(pools)
+        return Trace("memory", sizes, words, shown.total, shown.moments, shown.undrawn), known

@@ -1,12 +1,12 @@
-"""The canary on SGLang's model runner: what a forward batch is on the device, before the model runs.
+"""The canary on SGLang's model runner: a forward batch as it is on the device, before the model runs.
 
-What is told where:
+The hooks:
 
-    ForwardBatch.init_new     whose requests a batch is made of, and their tokens as far as the host has them
-    ModelRunner.forward       token ids, positions, slots of new tokens, `req_to_token`: verified and stamped; behind
-                              it real bytes are noted
+    ForwardBatch.init_new     the requests of a batch, and their tokens as far as the host has them
+    ModelRunner.forward       token ids, positions, slots of new tokens, `req_to_token`: verified and stamped; real
+                              bytes are noted after it
 
-Batches that are made without requests, for warming up and for capturing graphs, are nobody's and not looked at.
+Batches without requests, for warming up and for capturing graphs, are not checked.
 """
 
 import logging
@@ -89,7 +89,7 @@ class SglangCanary(CanaryHooks):
             self.watched.after()
 
     def _begin(self, runner: Any) -> None:
-        """Make the canary, unless something writes the cache that it is not told of."""
+        """Make the canary, unless the server writes the cache elsewhere, too."""
         args, allocator = runner.server_args, runner.token_to_kv_pool_allocator
         reasons = {
             "speculative drafts may be a tree": getattr(args, "speculative_algorithm", None),
@@ -134,7 +134,7 @@ def _row(req: Any) -> int:
 
 
 def _known(req: Any, start: int) -> Known:
-    """What a request's tokens say of the positions before a prefill: all of them are known when it is launched."""
+    """The known tokens before a prefill: the host has all of them when it launches the prefill."""
     tokens: Sequence[int] = [*req.origin_input_ids, *req.output_ids][:start]
     if len(tokens) < start:
         raise ValueError(f"request {req.rid} begins behind position {start}, and has {len(tokens)} tokens")

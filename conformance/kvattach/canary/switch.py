@@ -1,9 +1,9 @@
-"""What the environment variable `KVSPEC_CANARY` switches on: nothing, or the canary.
+"""The environment variable `KVSPEC_CANARY` switches the canary on.
 
-KVSPEC_CANARY=log                   what is found is logged
+KVSPEC_CANARY=log                   violations are logged
 KVSPEC_CANARY=raise                 the engine is stopped at the first violation
-KVSPEC_CANARY=log,share=8           each pass looks at one of eight blocks of positions
-KVSPEC_CANARY=log,bytes             the first 16 bytes of each slot's K and V are looked at, too; bytes=all: all of them
+KVSPEC_CANARY=log,share=8           each pass checks one of eight blocks of positions
+KVSPEC_CANARY=log,bytes             the first 16 bytes of each slot's K and V are checked, too; bytes=all: all of them
 KVSPEC_CANARY=log,perturb=table     a self-test: see `kvcuda.canary.perturb`
 """
 
@@ -22,7 +22,7 @@ class CanarySwitchError(ValueError):
 
 
 class Setting(NamedTuple):
-    """What is switched on."""
+    """The settings of the canary."""
 
     stops: bool
     """Whether the engine is stopped at the first violation."""
@@ -33,7 +33,7 @@ class Setting(NamedTuple):
 
 
 def setting(environment: Mapping[str, str] = os.environ) -> Setting | None:
-    """What the variable says; `None` if nothing is switched on.
+    """The settings in the variable; `None` if the canary is off.
 
     Raises:
         CanarySwitchError: it makes no sense.

@@ -1,6 +1,6 @@
-"""The canary on vLLM's model runner (V2): what a step's inputs are on the device, before the model runs.
+"""The canary on vLLM's model runner (V2): the inputs of a step as they are on the device, before the model runs.
 
-What is told where, of `vllm.v1.worker.gpu.model_runner.GPUModelRunner`:
+The hooks, in `vllm.v1.worker.gpu.model_runner.GPUModelRunner`:
 
     initialize_kv_cache     the groups of the KV cache: one pool each
     add_requests            the tokens of requests that come, or come back after a preemption
@@ -48,7 +48,7 @@ class VllmCanary(CanaryHooks):
         self.hook(runner_class, "_remove_request", after=self._removed)
 
     def _initialized(self, _: None, __: None, runner: Any, *___: Any, **____: Any) -> None:
-        """Make the canary for a runner's KV cache, unless something writes it that the canary is not told of."""
+        """Make the canary for a runner's KV cache, unless the server writes the cache elsewhere, too."""
         config = runner.vllm_config
         reasons = {
             "a KV connector writes pages": config.kv_transfer_config is not None,
@@ -82,7 +82,7 @@ class VllmCanary(CanaryHooks):
         self.watched = Watch("vLLM", self._setting, pools, requests=requests, passes=len(pools))
 
     def _spans(self, caches: Any, blocks: int, size: int) -> list[Span]:
-        """The bytes of each slot in each layer: where a cache's dimensions tell which of them are blocks and slots."""
+        """The bytes of each slot in each layer, for caches whose dimensions show the blocks and the slots."""
         if not self._setting.real:
             return []
         spans = []

@@ -29,7 +29,7 @@ class VllmV1Canary(VllmCanary):
         self.hook(runner_class, "_prepare_inputs", after=self._inputs_prepared)
 
     def _updated(self, _: None, answer: Any, runner: Any, scheduler_output: Any) -> None:
-        """Who finished, who is new, and who comes back after a preemption with all that it had sampled."""
+        """Note finished and new requests, and those that resume after a preemption with all their sampled tokens."""
         watch = self.watched
         if watch is None:
             return

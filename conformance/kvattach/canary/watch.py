@@ -1,4 +1,4 @@
-"""What the canary of every engine shares: what its requests' tokens say, and what becomes of what is found."""
+"""The common part of every engine's canary: the tokens of its requests, and the report of violations."""
 
 import io
 import logging
@@ -18,15 +18,15 @@ from kvspec.memory.events import Pool as LawPool
 
 _log = logging.getLogger("kvspec")
 
-TOLD = 3
-"""Violations that are told whole, with the recorded trace beside them."""
+SHOWN_BESIDE = 3
+"""Violations that are described in full, with the recorded trace."""
 
 KEPT = 1000
 """Violations that are kept; all are logged, each place once."""
 
 
 class Silent:
-    """A trace that nobody reads: the canary's hooks tell the device, and not the law."""
+    """A trace that drops its events: the canary's hooks report to the device, not to the memory checker."""
 
     def header(self, producer: str, pools: Mapping[str, LawPool]) -> None:
         """Nothing."""
@@ -36,7 +36,7 @@ class Silent:
 
 
 class CanaryHooks(Hooks):
-    """Hooks of an engine that tell a canary. An error in one ends the watching, and never reaches the engine."""
+    """Hooks of an engine that report to a canary. An error in one ends the canary, and never reaches the engine."""
 
     def __init__(self) -> None:
         """Nothing is hooked yet."""
@@ -44,7 +44,7 @@ class CanaryHooks(Hooks):
 
 
 class Prompts:
-    """The tokens of requests as far as the host has them, and what the canary may be told from them."""
+    """The tokens of requests as far as the host has them, and the tokens that the canary can expect."""
 
     def __init__(self) -> None:
         """No requests."""
@@ -62,7 +62,7 @@ class Prompts:
         self._fresh.discard(name)
 
     def known(self, names: Sequence[str], starts: Sequence[int]) -> dict[int, Known]:
-        """What is known of a pass whose requests begin at `starts`, by their index."""
+        """The known tokens of a pass whose requests begin at `starts`, by their index."""
         return dict(self._known(names, starts))
 
     def _known(self, names: Sequence[str], starts: Sequence[int]) -> Iterator[tuple[int, Known]]:
@@ -92,7 +92,7 @@ class Watch:
             self.canary.perturbation = Perturbation(setting.perturb)
             self.canary.after = 10
         self.found: list[Violation] = []
-        """What was found, the first of each place."""
+        """The violations, the first of each place."""
         self._places: set[tuple[str, str, int, int]] = set()
         self._staged: object = None
         names = ", ".join(f"{pool.slots:,} slots of {pool.name}" for pool in pools)
@@ -132,13 +132,13 @@ class Watch:
             self._places.add(place)
             self.found.append(one)
             _log.error("kvspec canary: %s: %s", self.engine, one)
-            self._tell_beside(one)
+            self._show_beside(one)
             if self.setting.stops:
                 raise RuleBroken(f"kvspec canary: {self.engine}: {one}")
 
-    def _tell_beside(self, one: Violation) -> None:
+    def _show_beside(self, one: Violation) -> None:
         """Log what a recorded trace has of the page, for the first few."""
-        trace = recorded() if len(self.found) <= TOLD else None
+        trace = recorded() if len(self.found) <= SHOWN_BESIDE else None
         if trace is not None:
             pool = next((pool for pool in self.canary.pools if pool.name == one.pool), self.canary.pools[0])
             console = Console(width=120, file=io.StringIO(), color_system=None)

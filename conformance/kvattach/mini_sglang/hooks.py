@@ -1,8 +1,8 @@
-"""Hooks into mini-sglang: its tables, its free list, its radix tree's locks and its launches, in the law's events.
+"""Hooks into mini-sglang: memory events of its tables, its free list, its radix tree's locks and its launches.
 
-Pages of the tree belong to nobody: what is inserted is published and given up by its request, a lock is a reference to
-each page on its path. The launch and the write of the token that it samples are two operations: the event that the
-scheduler waits for is recorded between them.
+Pages of the tree have no holder: an insert publishes pages and releases the request's references, and a lock is a
+reference to each page on its path. The launch and the write of its sampled token are two operations: the event that
+the scheduler waits for is recorded between them.
 """
 
 from collections.abc import Iterator
@@ -35,12 +35,12 @@ ROWS = "rows"
 
 
 class Attached:
-    """Tells what one scheduler does, from the moment its cache manager is made."""
+    """Emits the events of one scheduler, from the creation of its cache manager on."""
 
     def __init__(self, engine: Engine, trace: Trace, stream: Any, event: Any, count_every: int = 1) -> None:
         """Install the hooks. `stream` and `event` are the classes that the engine uses.
 
-        The engine's own books are told each `count_every` results.
+        The engine's own figures are emitted after every `count_every` results.
         """
         self.hooks = hooks = Hooks(trace)
         self._cuda = engine.torch.cuda
@@ -138,9 +138,9 @@ class Attached:
     def _row_use(self, run: Run, row: int, start: int, stop: int) -> Use:
         return Use(pool=ROWS, pages=[row], start=start, stop=stop, holder=run.name)
 
-    def _table_written(self, _: None, __: None, table: Any, allocated: Any, told: list[Any], page_size: int) -> None:
+    def _table_written(self, _: None, __: None, table: Any, allocated: Any, written: list[Any], page_size: int) -> None:
         pages = self._pages(allocated)
-        for row, first, last in told:
+        for row, first, last in written:
             run, new = self._row_of[row], pages[: last - first]
             del pages[: last - first]
             self._who = run.name

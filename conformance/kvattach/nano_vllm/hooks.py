@@ -1,7 +1,7 @@
-"""Hooks into nano-vllm: what its block manager's counts and names do, told in the law's events.
+"""Hooks into nano-vllm: memory events of its block manager's reference counts and hashes.
 
-A block's `ref_count` becomes a property and the table of hashes a dict that tells, so that effects are told and not
-intentions: a block that was forgotten, or given back twice, shows as what it is.
+A block's `ref_count` becomes a property and the table of hashes a dict that emits events. So events are effects and not
+intentions: a forgotten block is a leak, and a block that is freed twice is a double free.
 """
 
 from typing import Any
@@ -45,16 +45,16 @@ class Mapped(Run):
         return Map(self.name, self.name, POOL, first, table[first:], labels)
 
     def label_of(self, block: int) -> str:
-        """What the engine says that a block of this table holds, when it publishes it."""
+        """The label of a block of this table, by the tokens that the engine publishes it for."""
         index = self.seq.block_table.index(block)
         return self.labels(self.seq.token_ids, index, index + 1)[0]
 
 
 class Attached:
-    """Tells what one scheduler does, from the moment its block manager is made."""
+    """Emits the events of one scheduler, from the creation of its block manager on."""
 
     def __init__(self, engine: Engine, trace: Trace, count_every: int = 1) -> None:
-        """Install the hooks. The engine's own books are told each `count_every` steps."""
+        """Install the hooks. The engine's own figures are emitted after every `count_every` steps."""
         self._every = count_every
         self.hooks = hooks = Hooks(trace)
         self._manager: Any = None

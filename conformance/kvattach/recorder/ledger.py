@@ -1,13 +1,13 @@
-"""What the engine did, told as operations.
+"""Writes the engine's actions as operations.
 
-A cache does not see everything that a trace tells. Two things are filled in:
+A cache does not see all that a trace needs. Two parts are filled in:
 
 - *Requests* are noticed when they first match, *sessions* when their first turn does. A waiting request that is dropped
-  is noticed when somebody else takes its place, or when the engine forgets it.
-- *Launches* are not seen. A step that was prepared for a request is told as launched, and as complete, just before the
-  engine builds on it. Lines are held back until the token that it sampled is seen in the request's output: a scheduler
-  that overlaps prepares the next step before it has that token. So a trace says nothing of which launches overlapped,
-  and RACE-1 and LAUNCH-1 have little to judge in it.
+  is noticed when another one takes its place, or when the engine forgets it.
+- *Launches* are not seen. A prepared step is written as launched and as complete just before the engine builds on it.
+  Lines are held back until the sampled token is seen in the request's output: a scheduler that overlaps prepares the
+  next step before it has that token. So a trace does not show which launches overlapped, and RACE-1 and LAUNCH-1 check
+  little in it.
 """
 
 import weakref
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from kvattach.recorder.slots import Read
-from kvattach.recorder.tokens import Telling
+from kvattach.recorder.tokens import Encode
 from kvspec.events import (
     Abort,
     CacheUnfinished,
@@ -65,7 +65,7 @@ class Entry:
     req: "weakref.ref[Any]"
     session: str | None
     apart: str | None
-    """What keeps its prefixes apart from those of others."""
+    """The extra key that separates its prefixes from those of other requests."""
     input_len: int
     outputs: int
     """Output tokens that are there, or will come out of a step that is prepared."""
@@ -76,8 +76,8 @@ class Entry:
     prepared: "Step | None" = None
     ends: dict[int, int] = field(default_factory=dict)
     """Of each run that is over, how many output tokens there were."""
-    told: int = 0
-    """The last run whose end is told."""
+    ended: int = 0
+    """The last run whose end is written."""
 
 
 class Step(NamedTuple):
@@ -95,7 +95,7 @@ class Step(NamedTuple):
 
     @property
     def token(self) -> int | None:
-        """What it sampled, if that is known."""
+        """The sampled token, if it is known."""
         req = self.entry.req()
         if self.output is None or req is None:
             return None
@@ -120,22 +120,22 @@ class Prefill(NamedTuple):
 class Ledger:
     """Turns what was seen into the lines of one recording."""
 
-    def __init__(self, sink: Sink, page_size: int, telling: Telling) -> None:
-        """Nobody is there."""
+    def __init__(self, sink: Sink, page_size: int, encode: Encode) -> None:
+        """There are no requests."""
         self._sink = sink
         self._page_size = page_size
-        self._telling = telling
+        self._encode = encode
         self._entries: dict[str, Entry] = {}
         self._sessions: dict[str, str | None] = {}
         """Each open session, and its turn in flight."""
         self._held: deque[list[Step] | Callable[[], object]] = deque()
-        """Lines that are not put yet, each made when its turn comes, and the steps that they build on."""
+        """Lines that wait for earlier steps, each made when its turn comes."""
         self._flights: deque[tuple[int, list[tuple[Step, int | None]]]] = deque()
-        """Launches that are told and not complete: their numbers, their steps, and what each has sampled."""
+        """Launches that are written and not complete: their numbers, and their steps with the sampled tokens."""
         self._forgotten: deque[Entry] = deque()
         self._numbers = 0
 
-    # What the engine does
+    # The engine's actions
 
     def match(self, req: Any, prefix_len: int, protected_len: int | None, freed: Sequence[Read] | None) -> None:
         """A waiting request has matched."""
@@ -211,11 +211,11 @@ class Ledger:
         if leaves:
             self._leave(entry)
 
-        def told() -> None:
+        def write() -> None:
             self._write(lambda: operation(name, obs=ReleaseAnswer(pages())))
-            entry.told = run
+            entry.ended = run
 
-        self._hold(told)
+        self._hold(write)
 
     def close_session(self, session: str, freed: Sequence[Read]) -> None:
         """A session was released."""
@@ -229,10 +229,10 @@ class Ledger:
         self._put(lambda: CloseSession(session, obs=ReleaseAnswer(pages())))
 
     def evict(self, wanted: int, evicted: Sequence[Read], *, admitting: bool) -> None:
-        """Somebody wanted so many pages of the store, and these slots were freed.
+        """The store was asked to evict so many pages, and these slots were freed.
 
-        When a batch is being admitted, what it matched is locked already; the specification locks it with the prefill
-        that follows. So whether more could have been evicted is not to be judged then.
+        While a batch is admitted, its matched pages are locked already; the specification locks them with the prefill
+        that follows. So the number of evictable pages cannot be checked then.
         """
         if admitting and not evicted:
             return
@@ -249,7 +249,7 @@ class Ledger:
         self._put(lambda: Report("busy", obs=Figures(available=available, rows_available=rows_available)))
 
     def end(self) -> None:
-        """The recording ends: what is held back is told now, without the outcomes that are not known."""
+        """End the recording: write the lines that are held back, without the unknown outcomes."""
         self._release(at_the_end=True)
 
     def is_running(self, req: Any) -> bool:
@@ -257,7 +257,7 @@ class Ledger:
         entry = self._entries.get(str(req.rid))
         return entry is not None and entry.req() is req and entry.running
 
-    # Who is there
+    # Requests and sessions
 
     def _noticed(self, req: Any) -> Entry:
         """The entry of a request, which may be new."""
@@ -288,8 +288,8 @@ class Ledger:
         self._entries[name] = entry
         if chat is not None:
             self._sessions[chat] = name
-        telling = self._telling
-        self._put(lambda: Submit(name, [*telling(tokens, 0, apart)], chat, obs=Done()), len(tokens) // TOKENS_A_LINE)
+        encode = self._encode
+        self._put(lambda: Submit(name, [*encode(tokens, 0, apart)], chat, obs=Done()), len(tokens) // TOKENS_A_LINE)
         return entry
 
     def _drop(self, entry: Entry) -> None:
@@ -323,11 +323,11 @@ class Ledger:
         self._sink.put(lambda: encode(compressed(operation())), weight)
 
     def _put(self, line: Callable[[], Operation[Any]], weight: int = 0) -> None:
-        """One line, once the steps before it can be told."""
+        """One line, once the steps before it can be written."""
         self._hold(lambda: self._write(line, 1 + weight))
 
-    def _hold(self, told: Callable[[], object]) -> None:
-        self._held.append(told)
+    def _hold(self, write: Callable[[], object]) -> None:
+        self._held.append(write)
         self._release()
         if len(self._held) > HELD_BACK:
             raise RuntimeError(f"the outcome of a step is not known after {HELD_BACK:,} lines")
@@ -356,16 +356,16 @@ class Ledger:
             self._flights.append((number, outcomes))
 
     def _complete(self) -> None:
-        """Tell the outcomes that are known, oldest first; what a request leaves behind completes when it has left."""
+        """Write the known outcomes, oldest first; the steps of a request that is gone complete without a token."""
         while self._flights:
             number, outcomes = self._flights[0]
-            if any(step.is_lost(token) and step.entry.told < step.run for step, token in outcomes):
+            if any(step.is_lost(token) and step.entry.ended < step.run for step, token in outcomes):
                 return
             self._flights.popleft()
-            self._tell_outcomes(number, [(step, token) for step, token in outcomes if token is not None])
+            self._write_outcomes(number, [(step, token) for step, token in outcomes if token is not None])
 
-    def _tell_outcomes(self, number: int, sampled: list[tuple[Step, int | None]]) -> None:
-        telling = self._telling
+    def _write_outcomes(self, number: int, sampled: list[tuple[Step, int | None]]) -> None:
+        encode = self._encode
         tokens = [
             (step.entry.name, token, step.entry.input_len + (step.output or 0), step.entry.apart)
             for step, token in sampled
@@ -373,7 +373,7 @@ class Ledger:
         self._write(
             lambda: Complete(
                 number,
-                {name: telling([token or 0], position, apart)[0] for name, token, position, apart in tokens},
+                {name: encode([token or 0], position, apart)[0] for name, token, position, apart in tokens},
                 obs=CompleteAnswer(),
             )
         )

@@ -42,14 +42,14 @@ class NotRecordable(Exception):
 
 
 class _Unknown(Exception):
-    """The engine did something that no operation of a trace tells."""
+    """The engine did something that is no operation of a trace."""
 
 
 def record(
     tree_cache: Any,
     path: str | Path,
     *,
-    tell_tokens: bool = False,
+    raw_tokens: bool = False,
     part_bytes: int = 256 << 20,
     max_bytes: int = 8 << 30,
     keep: int = 2,
@@ -57,7 +57,7 @@ def record(
 ) -> "Recorder":
     """Record what happens to `tree_cache`, its rows and its pages, in files beside `path`.
 
-    `tell_tokens` writes token ids as they are, instead of numbers that hide them. A recording goes on in a further
+    `raw_tokens` writes token ids as they are, instead of numbers that hide them. A recording goes on in a further
     file after `part_bytes`, and ends at `max_bytes`, or when more than `max_waiting` lines wait to be written. The
     last `keep` recordings are kept.
 
@@ -68,7 +68,7 @@ def record(
     if reason is not None:
         raise NotRecordable(reason)
     sink = Sink(Path(path), part_bytes=part_bytes, max_bytes=max_bytes, keep=keep, max_waiting=max_waiting)
-    return Recorder(tree_cache, sink, tell_tokens=tell_tokens)
+    return Recorder(tree_cache, sink, raw_tokens=raw_tokens)
 
 
 def _why_not(tree_cache: Any) -> str | None:
@@ -94,13 +94,13 @@ def _why_not(tree_cache: Any) -> str | None:
 class Recorder:
     """Records until it is stopped, or until something happens that it does not know."""
 
-    def __init__(self, tree_cache: Any, sink: Sink, *, tell_tokens: bool) -> None:
+    def __init__(self, tree_cache: Any, sink: Sink, *, raw_tokens: bool) -> None:
         """Install the hooks. `record` looks first whether the cache is of a known kind."""
         self._cache = tree_cache
         self._pool = tree_cache.req_to_token_pool
         self._allocator = tree_cache.token_to_kv_pool_allocator
         self._page_size = int(self._allocator.page_size)
-        self._tell_tokens = tell_tokens
+        self._raw_tokens = raw_tokens
         self._sink = sink
         device = "cpu" if str(self._allocator.device) == "cpu" else "cuda"
         self._slots = Slots(importlib.import_module("torch"), device)
@@ -110,7 +110,7 @@ class Recorder:
         self.problem: str | None = None
         """Why the last recording ended; `None` while one goes on, and before the first."""
         self._frees: list[list[Read]] = []
-        """What the operations under way have freed, the innermost last."""
+        """The slots freed by the operations under way, the innermost last."""
         self._allocating = 0
         self._admitting = False
         self._releases = 0
@@ -313,7 +313,7 @@ class Recorder:
 
     @contextmanager
     def _operation(self, *, allocates: bool = False) -> Iterator[list[Read]]:
-        """Collect what is freed meanwhile. If the engine raises, nobody knows what it has done, and that is the end."""
+        """Collect the slots that are freed meanwhile. If the engine raises, its state is unknown and recording ends."""
         frees: list[Read] = []
         self._frees.append(frees)
         self._allocating += allocates
@@ -365,8 +365,8 @@ class Recorder:
         self._first_row = min(self._pool.free_slots)
         self.problem = None
         self._sink.begin(Header(VERSION, _producer(), config))
-        telling = as_they_are if self._tell_tokens else Hidden()
-        self._ledger = Ledger(self._sink, self._page_size, telling)
+        encode = as_they_are if self._raw_tokens else Hidden()
+        self._ledger = Ledger(self._sink, self._page_size, encode)
 
     def _config(self) -> Config | None:
         """The sizes; `None` while the engine holds something."""

@@ -1,8 +1,8 @@
-"""Token ids as a trace tells them: numbers that are equal where the ids are, and say nothing else.
+"""Token ids in a trace: numbers that are equal where the ids are, and show nothing else.
 
-A trace needs token ids for one thing only: to see which prefixes are equal. So an id is mixed with its position, with
-whatever else keeps prefixes apart in the engine, and with a random number that is never written. This hides the text
-from whoever reads the file; it is no encryption that resists somebody who knows part of the text and means it.
+A trace needs token ids for one purpose only: to compare prefixes. So an id is mixed with its position, with the
+engine's extra key, and with a random number that is never written. This hides the text from a reader of the file. It is
+no encryption: it does not resist an attacker who knows part of the text.
 """
 
 import contextlib
@@ -17,12 +17,12 @@ _BY_TOKEN, _BY_POSITION, _MIX = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0xD6E8FE
 _AT_ONCE = 64
 """From so many tokens on numpy is worth its call."""
 
-Telling = Callable[[Sequence[int], int, str | None], list[int]]
-"""What a trace has for token ids: the ids, the position of the first one, and what keeps prefixes apart."""
+Encode = Callable[[Sequence[int], int, str | None], list[int]]
+"""Encodes token ids for a trace, by the ids, the position of the first one, and the extra key."""
 
 
 def as_they_are(tokens: Sequence[int], start: int, apart: str | None) -> list[int]:
-    """The ids themselves. What keeps prefixes apart must be `None`."""
+    """The ids themselves. The extra key must be `None`."""
     if apart is not None:
         raise ValueError("requests with an extra key can only be recorded with hidden tokens")
     return list(tokens)
@@ -32,14 +32,14 @@ class Hidden:
     """Numbers of 32 bits in the place of token ids."""
 
     def __init__(self, secret: int | None = None) -> None:
-        """Choose a secret that nobody learns."""
+        """Draw a secret that is never written."""
         self._secret = int.from_bytes(os.urandom(8), "little") if secret is None else secret
         self._numpy: Any = None
         with contextlib.suppress(ImportError):
             self._numpy = importlib.import_module("numpy")
 
     def __call__(self, tokens: Sequence[int], start: int, apart: str | None) -> list[int]:
-        """See `Telling`."""
+        """See `Encode`."""
         offset = self._secret + start * _BY_POSITION
         if apart is not None:
             offset += int.from_bytes(blake2b(apart.encode(), digest_size=8).digest(), "little")
@@ -55,8 +55,8 @@ class Hidden:
         x += numpy.uint64(offset)
         x ^= x >> numpy.uint64(32)
         x *= numpy.uint64(_MIX)
-        told: list[int] = (x >> numpy.uint64(32)).tolist()
-        return told
+        numbers: list[int] = (x >> numpy.uint64(32)).tolist()
+        return numbers
 
 
 def _mixed(x: int) -> int:

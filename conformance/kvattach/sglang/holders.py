@@ -1,4 +1,4 @@
-"""Who holds what in an SGLang memory: hooks into allocators, and the function that is under way when they are asked."""
+"""The holders of pages in an SGLang memory: hooks into allocators, and the function that calls them."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from kvspec.memory.events import Release as Released
 
 
 class Holders:
-    """What is common to all that is told of one memory."""
+    """The common part of all hooks of one memory."""
 
     _tree: Tree
     _size: int
@@ -22,7 +22,7 @@ class Holders:
         self.hooks = Hooks(trace)
         self._release = release
         self._who: list[str] = [NEW]
-        """Who acts, the innermost function last."""
+        """The holders for whom functions act, the innermost last."""
         self._fresh: dict[str, set[int]] = {}
         """Pool -> pages that were allocated and belong to no request yet."""
         self._keys: dict[str, dict[int, str]] = {}
@@ -68,7 +68,7 @@ class Holders:
         self.hooks.set(owner, name, acting)
 
     def _free_hook(self, allocator: Any, name: str) -> None:
-        """Tell what is freed once, whichever of the allocator's functions calls another one."""
+        """Emit each free once, although functions of the allocator call each other."""
         original, ids = getattr(allocator, name), name == "free_page_ids"
 
         def free(made: Any, indices: Any, **kwargs: Any) -> Any:
@@ -81,7 +81,7 @@ class Holders:
         self.hooks.set(allocator, name, free)
 
     def _group_hook(self, allocator: Any) -> None:
-        """What was freed one by one while frees were held together is not told a second time."""
+        """Frees of a group were emitted one by one, and are not emitted again at its end."""
         original = allocator.free_group_end
         self.hooks.set(allocator, "free_group_end", self._once()(original))
 
@@ -98,7 +98,7 @@ class Holders:
     def _pool_of(self, allocator: Any) -> str:
         return WINDOW if allocator is self._allocators.get(WINDOW) else KV
 
-    # What allocators do
+    # Allocators
 
     def _allocated(self, allocator: Any, slots: Any) -> None:
         if slots is None:
@@ -146,7 +146,7 @@ class Holders:
         return [(waiting, 0 if waiting is None else len(waiting)) for waiting in lists]
 
     def _windows_freed(self, before: list[tuple[Any, int]], *_: Any, **__: Any) -> None:
-        """What has come to wait is free for whoever asks next. What was freed at once has told it itself."""
+        """Emit the pages that now wait as free; pages that were freed at once have been emitted."""
         for (waiting, known), divide in zip(before, (1, self._size), strict=True):
             slots = [slot for part in (waiting or [])[known:] for slot in part.tolist()]
             pages = list(dict.fromkeys(slot // divide for slot in slots if slot >= divide))

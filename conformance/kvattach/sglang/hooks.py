@@ -1,8 +1,8 @@
-"""Hooks into SGLang: allocators, locks, inserts, transfers and launches, in the law's events.
+"""Hooks into SGLang: memory events of its allocators, locks, inserts, transfers and launches.
 
-Pages of the tree belong to nobody: what is inserted is published and given up by its request, a lock is a reference to
-each page on its path. Locks do not say who asked for them; who does is known by the function that is under way, and a
-request's own lock passes to it when it is first launched.
+Pages of the tree have no holder: an insert publishes pages and releases the request's references, and a lock is a
+reference to each page on its path. A lock does not name its owner: the hooks know it from the function that is under
+way. A request's own lock passes to it when it is first launched.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ from kvspec.memory.events import Release as Released
 
 
 class Attached(Rows):
-    """Tells what one memory does, from the moment it is complete."""
+    """Emits the events of one memory, once it is complete."""
 
     def __init__(
         self,
@@ -45,8 +45,8 @@ class Attached(Rows):
     ) -> None:
         """Install the hooks. `stream` and `event` are the classes that the release uses.
 
-        The release's own books are told each `count_every` looks at them. `device` is the module of torch that knows
-        the current stream; `torch.cuda` by default.
+        The release's own figures are emitted at every `count_every`-th of its own checks. `device` is the module of
+        torch that knows the current stream; `torch.cuda` by default.
         """
         super().__init__(release, trace, stream, event)
         self._device = device or release.torch.cuda
@@ -141,7 +141,7 @@ class Attached(Rows):
         if hasattr(owner, "dec_swa_lock_only"):
             self.hooks.hook(owner, "dec_swa_lock_only", before=before, after=partial(self._locks, 0))
 
-    # Who
+    # Holders
 
     def _applies(self, _: Any, action: Any) -> str:
         """A tree gives pages of its own up for others that have their window; else it acts for whom it is asked."""
@@ -151,7 +151,7 @@ class Attached(Rows):
         return TREE if all(page in self._keys[KV] for page in pages) else self._who[-1]
 
     def _request(self, req: Any) -> str:
-        """Who a request is; what it has said by now is known. A turn that was not launched yet is its session."""
+        """The holder of a request, whose output so far is known. A turn that was not launched yet is its session."""
         stay = self._stays.get(req.rid)
         if stay is None:
             return self._of_row(self._row_of(req))
@@ -217,7 +217,7 @@ class Attached(Rows):
                     self.hooks.emit(Released(who, pool, [*given]))
 
     def _emptied(self, cache: Any) -> None:
-        """The server was told to forget what it has: nobody but sessions may hold anything then, and these lose it."""
+        """The server flushed its cache: only sessions may hold anything then, and they lose it."""
         if cache != self._cache:
             return
         self.idle(sessions=True)
@@ -251,7 +251,7 @@ class Attached(Rows):
         who, node = self._holder(named), self._tree.node(named)
         lock = Lock(who, node, self._window_begins(path)) if sign > 0 else self._lock_of(who, node)
         for at, pool, before, pages in path:
-            locked = self._told(sign, lock, at, pool) if self._tree.opaque else self._tree.locks(at, pool) - before
+            locked = self._requested(sign, lock, at, pool) if self._tree.opaque else self._tree.locks(at, pool) - before
             names = [self._keys[pool].get(page, "") for page in pages]
             for _again in range(locked if pages else 0):
                 self.hooks.emit(Share(who, pool, [*pages], names))
@@ -266,8 +266,8 @@ class Attached(Rows):
         else:
             lock.low = None
 
-    def _told(self, sign: int, lock: Lock | None, node: Span, pool: str) -> int:
-        """By how much the locks on a node change, where nobody can see it: as its core is asked to."""
+    def _requested(self, sign: int, lock: Lock | None, node: Span, pool: str) -> int:
+        """The change of the locks on a node of an opaque tree: the one that was requested of its core."""
         if pool == KV:
             return sign
         if pool == STATES:
@@ -285,7 +285,7 @@ class Attached(Rows):
         return low if self._window else None
 
     def _holder(self, named: Any) -> str:
-        """Who locks or unlocks: whoever acts, and for an acknowledgement its transfer."""
+        """The holder for whom a lock changes: that of the function under way, or the acknowledged transfer."""
         who = self._who[-1]
         if who in ("writing", "loading"):
             kind = "write" if who == "writing" else "load"
@@ -365,7 +365,7 @@ class Attached(Rows):
         return stay
 
     def _rejected(self, stay: Stay, start: int, stop: int) -> list[Use]:
-        """What is written of drafts that are not what comes next: something that nobody may take for it."""
+        """The writes of rejected drafts, with labels that no read expects."""
         self._launched += 1
         first, last = start // self._size, (stop - 1) // self._size + 1
         labels = [f"{stay.name} draft {self._launched}"] * (last - first)
@@ -377,7 +377,7 @@ class Attached(Rows):
         ]
 
     def _map(self, stay: Stay, req: Any, stop: int) -> None:
-        """What a row names now and did not before, and the window pages behind it from where it is read on."""
+        """Map the new pages of a row, and the window pages behind it from its first read position on."""
         slots = self._to_token.req_to_token[stay.row, :stop]
         tokens = [*req.origin_input_ids, *req.output_ids]
         self._map_pool(stay, KV, self._tree.pages(slots), tokens)

@@ -1,4 +1,4 @@
-"""What one batch of SGLang's scheduler computes: from where to where each request, and which states it keeps."""
+"""The positions that one batch of SGLang's scheduler computes for each request, and the states that it keeps."""
 
 from typing import Any
 

@@ -69,7 +69,7 @@ def _not_hooked(scheduler: Any) -> str:
 
 
 class _Live:
-    """What the scheduler's loop does between the hooks of its memory."""
+    """Follows the scheduler's loop between the hooks of its memory."""
 
     def __init__(self, scheduler: Any, attached: Attached) -> None:
         self._scheduler, self._attached = scheduler, attached
@@ -88,7 +88,7 @@ class _Live:
         starts, stops = spans(batch)
         self._attached.launch(batch.reqs, starts, stops, kept_states(batch, stops))
         if self._scheduler.device == "cpu":
-            # There it is over: streams of a CPU queue nothing, and nobody waits for them.
+            # The batch is complete: streams of a CPU queue nothing, and the engine does not wait for them.
             self._attached.synchronized()
 
     def processed(self, *_: Any, **__: Any) -> None:
@@ -98,7 +98,7 @@ class _Live:
         self._attached.looked()
 
     def idled(self, scheduler: Any) -> None:
-        """Nothing runs; told once, since an idle server turns in its loop."""
+        """Emit once that nothing runs: an idle server goes round in its loop."""
         hooks = self._attached.hooks
         if hooks.events != self._events and scheduler.is_fully_idle():
             self._attached.idle(sessions=True)

@@ -116,7 +116,7 @@ class Release:
 
     @property
     def controller_class(self) -> Any:
-        """What queues transfers and starts them."""
+        """The class of the controller that queues transfers and starts them."""
         return self.hybrid.HybridCacheController if self.unified else self.controller.HiCacheController
 
     @property

@@ -1,4 +1,4 @@
-"""Who has which row of SGLang's table: a request's run, or the slot of a streaming session between two turns.
+"""The holders of rows of SGLang's table: a request's run, or the slot of a streaming session between two turns.
 
 All that a turn has passes to its session's slot when it ends, and from there to the next turn when that is launched.
 """
@@ -26,7 +26,7 @@ class Lock:
 
 
 class Stays(States):
-    """What becomes of rows, and of all that those who have them hold."""
+    """Follows the holders of rows, and all that they hold."""
 
     def __init__(self, release: Release, trace: Trace, stream: Any, event: Any) -> None:
         """Install the hooks. `stream` and `event` are the classes that the release uses."""
@@ -60,7 +60,7 @@ class Stays(States):
         )
 
     def _request(self, req: Any) -> str:
-        """Who a request is; what it has said by now is known."""
+        """The holder of a request, whose output so far is known."""
         raise NotImplementedError
 
     def _row_of(self, req: Any) -> int | None:

@@ -36,7 +36,7 @@ class Rows(Stays):
             self._kernel(release.writes_rows, "assign_req_to_token_pool_func", self._assigned)
 
     def _kernel(self, module: Any, name: str, uses: Callable[..., list[Use]]) -> None:
-        """Tell what a function writes by a kernel; what it writes one by one has told itself."""
+        """Emit the writes of a function's kernel; writes of single entries are emitted elsewhere."""
         self.hooks.hook(
             module,
             name,
@@ -74,7 +74,7 @@ class Rows(Stays):
         raise NotImplementedError
 
     def _row_begins(self, stay: Stay, fresh: bool) -> None:
-        """Somebody has a row from now on, one that was just given out or that of a session."""
+        """A request gets a row, a fresh one or that of its session."""
         if fresh:
             self.hooks.emit(Transfer(NEW, stay.name, ROWS, [stay.row]))
         stay.pages[ROWS] = [stay.row]
@@ -101,9 +101,9 @@ class Rows(Stays):
             uses = [self._entries(row, at, at + 1) for row, at in pairs]
         self._write("write", uses)
 
-    def _prefilled(self, *told: Any) -> list[Use]:
+    def _prefilled(self, *arguments: Any) -> list[Use]:
         """The prefix that a request has found, and what it computes."""
-        rows, stops = told[2], told[6]
+        rows, stops = arguments[2], arguments[6]
         return [self._entries(row, 0, stop) for row, stop in zip(rows.tolist(), stops.tolist(), strict=True)]
 
     def _assigned(self, rows: Any, _: Any, starts: Any, stops: Any, *__: Any) -> list[Use]:

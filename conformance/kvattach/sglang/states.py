@@ -22,7 +22,7 @@ class Kept(NamedTuple):
 
 
 class States(Transfers):
-    """What becomes of recurrent states."""
+    """Follows recurrent states."""
 
     def __init__(self, release: Release, trace: Trace, stream: Any, event: Any) -> None:
         """Install the hooks. `stream` and `event` are the classes that the release uses."""
@@ -81,7 +81,7 @@ class States(Transfers):
         return Use(pool=STATES, pages=[slot], labels=[label], holder=stay.name)
 
     def _label(self, stay: Stay, tokens: list[int], position: int) -> str:
-        """The name of the state after so many tokens; what was told before the last one was known stays its name."""
+        """The label of the state after so many tokens; one that was emitted before the last token was known stays."""
         if stay.state is not None and stay.state[0] == position:
             return stay.state[1]
         page, further = divmod(position, self._size)

@@ -15,7 +15,7 @@ from kvspec.memory.events import Release as Released
 
 
 class Transfers(Holders):
-    """What goes between the device and the host."""
+    """Follows transfers between the device and the host."""
 
     _cache: Any = None
 
@@ -56,7 +56,7 @@ class Transfers(Holders):
         return set(self._cache.ongoing_write_through), set(self._cache.ongoing_load_back)
 
     def _acknowledged(self, before: tuple[set[Any], set[Any]], *_: Any, **__: Any) -> None:
-        """What transfers were given is theirs no longer."""
+        """Release the pages of acknowledged transfers."""
         after = self._waiting()
         for kind, gone in (("write", before[0] - after[0]), ("load", before[1] - after[1])):
             for node in sorted(gone):

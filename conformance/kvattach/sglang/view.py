@@ -1,4 +1,4 @@
-"""What the hooks see of a release's tree: its nodes, their pages on the device and on the host, and their locks."""
+"""The hooks' view of a release's tree: its nodes, their pages on the device and on the host, and their locks."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,9 +18,9 @@ STATES = "states"
 HOST = "host"
 ROWS = "rows"
 NEW = "admission"
-"""Who holds what was allocated or locked for requests that no launch has shown yet."""
+"""The holder of pages that were allocated or locked for requests before their first launch."""
 TREE = "tree"
-"""Who gives back what the tree itself no longer has. It never holds anything."""
+"""The holder for whom the tree frees its own pages. It never holds anything."""
 
 
 class Stay(Run):
@@ -51,7 +51,7 @@ class Tree:
     """One tree in Python, whichever kind the release has."""
 
     opaque = False
-    """Whether nobody can see how often a node is locked."""
+    """Whether the number of a node's locks is invisible."""
 
     def __init__(self, release: Release, cache: Any, page_size: int) -> None:
         """A tree of pages of `page_size` tokens."""
@@ -118,7 +118,7 @@ class Tree:
         return self._of_pool(pool, value)
 
     def _of_pool(self, pool: str, value: Any) -> Ids:
-        """What a node's value names: slots, of which only states are pages by themselves."""
+        """The pages of a node's value, which has slots; only slots of states are pages by themselves."""
         if pool == STATES:
             return [] if value is None else list(value.tolist())
         return self.pages(value)
@@ -161,7 +161,7 @@ class Tree:
         return named if self._full is not None else self.walk(key)
 
     def books(self, pool: str, without: set[int]) -> dict[str, Any]:
-        """What a count says of the pages of the tree: how often each is locked."""
+        """The tree's part of a `count` event: the number of locks of each page."""
         references: dict[int, int] = {}
         for node in self.nodes():
             pages = [page for page in self.device(node, pool) if page not in without]
@@ -215,7 +215,7 @@ class OpaqueTree(Tree):
         return node.stop - node.start
 
     def locks(self, node: Span, pool: str = KV) -> int:
-        """Nobody can see it."""
+        """The number is invisible."""
         return 0
 
     def labels(self, node: Span) -> list[str]:
@@ -232,7 +232,7 @@ class OpaqueTree(Tree):
         return named
 
     def books(self, pool: str, without: set[int]) -> dict[str, Any]:
-        """What a count says of the pages of the tree: which are not locked. Of states nobody can see it."""
+        """The tree's part of a `count` event: the pages without locks. Locks of states are invisible."""
         if pool == STATES:
             return {}
         window = pool == WINDOW

@@ -1,10 +1,10 @@
-"""Hooks into sglang-jax: its free lists, rows, radix tree's locks and launches, in the law's events.
+"""Hooks into sglang-jax: memory events of its free lists, rows, radix tree's locks and launches.
 
-Pages of the tree belong to nobody: what is inserted is published and given up by its request, a lock is a reference to
-each page on its path. Slots allocated for a batch go to its requests when their rows name them. The host reads rows
-when a batch is made, and writes what they name into an array for the launch. If that array is the buffer into which
-every batch is written, and jax takes it without a copy, the launch reads the buffer; if it is the rows themselves, the
-launch reads them.
+Pages of the tree have no holder: an insert publishes pages and releases the request's references, and a lock is a
+reference to each page on its path. Slots allocated for a batch go to its requests when their rows name them. The host
+reads rows when a batch is made, and writes their slots into an array for the launch. If that array is the buffer of all
+batches, and jax takes it without a copy, the launch reads the buffer; if it is the rows themselves, the launch reads
+them.
 """
 
 from collections import Counter
@@ -42,9 +42,9 @@ BUFFER_HOLDER = "ReqToTokenPool"
 ALIGNED = 64
 """An array that begins at a multiple of so many bytes jax takes on a CPU as it is, without a copy."""
 NEW = "admission"
-"""Who holds what was allocated for a batch, until a row names it."""
+"""The holder of slots that were allocated for a batch, until a row names them."""
 TREE = "tree"
-"""Who gives back what the tree evicts. It never holds anything."""
+"""The holder for whom the tree frees evicted pages. It never holds anything."""
 
 
 class Stay(Run):
@@ -57,15 +57,15 @@ class Stay(Run):
 
 
 class Attached:
-    """Tells what one scheduler does, from the moment its pools and its tree are there."""
+    """Emits the events of one scheduler, from the creation of its pools and its tree on."""
 
     def __init__(self, engine: Engine, trace: Trace, count_every: int = 1) -> None:
-        """Install the hooks. The engine's own books are told each `count_every` results."""
+        """Install the hooks. The engine's own figures are emitted after every `count_every` results."""
         self.hooks = Hooks(trace)
         self._every = count_every
         self._engine = engine
         self._who: list[str] = [NEW]
-        """Who acts, the innermost function last."""
+        """The holders for whom functions act, the innermost last."""
         self._tree: Any = None
         self._deep = 0
         """How many functions of an allocator are under way, one within the other."""
@@ -84,7 +84,7 @@ class Attached:
         self._operations = 0
         self._results = 0
         self._idle_since = -1
-        """The number of operations when the engine was last told to be idle: it says so in each turn of its loop."""
+        """The number of operations at the last `idle` event: the engine is idle in each turn of its loop."""
         self._install()
 
     def _install(self) -> None:
@@ -143,10 +143,10 @@ class Attached:
         if self._buffer is not None:
             self.hooks.emit(Take(BUFFER_HOLDER, BUFFER, [0]))
 
-    # Who acts
+    # Holders
 
     def _acting(self, owner: Any, name: str, who: Callable[..., str]) -> None:
-        """Note who acts while a function runs, whether it returns or not."""
+        """Note the holder for whom a function acts while it runs, whether it returns or not."""
         original = getattr(owner, name)
 
         def acting(*args: Any, **kwargs: Any) -> Any:
@@ -167,7 +167,7 @@ class Attached:
         return run
 
     def _learn(self, run: Stay) -> None:
-        """Tell which promises have come true with the tokens that are known now."""
+        """Emit `unify` for labels that were promises until these tokens were known."""
         for learnt in run.grown([*run.req.origin_input_ids, *run.req.output_ids]):
             self.hooks.emit(learnt)
 
@@ -187,7 +187,7 @@ class Attached:
         return made.free_pages[0].tolist() + made.release_pages[0].tolist()  # type: ignore[no-any-return]
 
     def _watch_free_list(self, owner: Any, name: str) -> None:
-        """Tell what a function takes from the free list, and what it puts there."""
+        """Emit the pages that a function takes from the free list, and those that it puts there."""
         original = getattr(owner, name)
 
         def watched(*args: Any, **kwargs: Any) -> Any:
@@ -217,7 +217,7 @@ class Attached:
         self._give_up([page for page in freed if page not in set(dropped)])
 
     def _give_up(self, pages: list[int]) -> None:
-        """Each page is given back by who had it, and one that nobody had by who acts."""
+        """Release each page for its holder; a page without one for the holder that acts."""
         by: dict[str, list[int]] = {}
         for page in pages:
             by.setdefault(self._owner.pop(page, self._who[-1]), []).append(page)
@@ -263,7 +263,7 @@ class Attached:
         self._host([], writes, "write")
 
     def _name(self, run: Stay, row: int, stop: int) -> None:
-        """Tell which pages a row names now, up to a position, as far as it is news."""
+        """Emit the pages that a row names up to a position, as far as they are new."""
         writer, named = self._named.get(row, ("", []))
         if writer != run.name:
             named = []
@@ -285,7 +285,7 @@ class Attached:
         return Use(pool=ROWS, pages=[row], start=start, stop=stop, holder=run.name)
 
     def _host(self, reads: list[Use], writes: list[Use], what: str) -> None:
-        """What the host does to rows is done at once."""
+        """Emit an operation of the host on rows, which is complete at once."""
         if reads or writes:
             self.hooks.emit(Begin(self._next("host"), "host", reads, writes, at=what))
 

@@ -1,13 +1,13 @@
 """Hooks into vLLM's `kv_offload`: the chunks of its pool on the host, and copies on their streams.
 
-The pool is a manager of its own, with keys in an order that a policy keeps. A chunk is a page there, as large as
-several blocks, the last of which comes first: of states and windows only the last ones need be there. It is taken when
-a store is prepared, named by its key when that is known to be done, and kept from being evicted while it is loaded.
-What a key means is what the tokens of the request mean that asks for it.
+The pool has a manager of its own, which keeps keys in the order of a policy. A chunk is a page there, as large as
+several blocks, the last of which comes first: of states and windows only the last ones need be there. A chunk is taken
+when a store is prepared, published by its key when the store is known to be complete, and pinned while it is loaded.
+The label of a key follows from the tokens of the request that asks for it.
 
-Workers start the stores of an earlier step, and end those whose blocks are handed out again, before anything that a
-step does to memory happens. So what the scheduler does is told only then: a store still finds what was in a block that
-the same step has handed to another request.
+Before any other operation of a step, workers start the stores of an earlier step, and end those whose blocks are
+allocated again. So the scheduler's events are emitted only then: a store still reads the old content of a block that
+the same step has given to another request.
 """
 
 from collections import Counter
@@ -20,11 +20,11 @@ from kvattach.vllm.residency import HOST, POOL, Group, Run, group_of, named
 from kvspec.memory.events import Begin, Count, Drop, MemoryEvent, Pool, Publish, Release, Share, Take, Use
 
 PASSES = ("schedule", "states")
-"""What is told as queued behind the loads of its step."""
+"""Operations that are emitted after the loads of their step."""
 
 
 class Chunks(Side):
-    """What is told of the host's chunks, and of the copies to and from them."""
+    """Emits the events of the host's chunks, and of the copies to and from them."""
 
     def __init__(self, attached: Attached, streams: Streams) -> None:
         """Install the hooks."""
@@ -47,15 +47,15 @@ class Chunks(Side):
         self._loading: Counter[int] = Counter()
         """How often each chunk is kept for loads."""
         self._known: dict[Any, list[str]] = {}
-        """Page of the device -> its names, and nothing for each reference, as they were told."""
+        """Page of the device -> its names, and an empty one for each reference, as they were emitted."""
         self._held: list[MemoryEvent] | None = None
-        """What is told when the workers have done what they do first."""
+        """Events that wait until the workers have started and ended stores."""
         self._resets = False
-        """Whether that goes for the host's chunks, too."""
+        """Whether events of the host's chunks wait, too."""
         self._copies: list[tuple[Use, Use]] = []
-        """What the transfer that is being queued copies."""
+        """The copies of the transfer that is being queued."""
         self._writes: list[Use] = []
-        """What it leaves besides."""
+        """Its other writes."""
         hooks = attached.hooks
         hooks.hook(Scheduler, "schedule", before=self._begins)
         hooks.hook(Scheduler, "reset_prefix_cache", before=self._forgets)
@@ -105,7 +105,7 @@ class Chunks(Side):
     # The order of things
 
     def emit(self, event: MemoryEvent) -> None:
-        """Tell what the scheduler does, once the workers have come to it."""
+        """Emit an event of the scheduler, once the workers have come to it."""
         if self._held is not None:
             self._held.append(event)
             return
@@ -114,7 +114,7 @@ class Chunks(Side):
             self._note(event)
 
     def _note(self, event: Take | Share | Release | Publish | Drop) -> None:
-        """Know who holds or finds pages. A page that nobody does may be read by a store until it is handed out."""
+        """Note the holders and names of pages. A page without any may be read by a store until it is allocated."""
         named = isinstance(event, Publish | Drop)
         names = (event.keys or []) if isinstance(event, Publish | Drop) else [""] * len(event.pages)
         for page, name in zip(event.pages, names, strict=True):
@@ -126,7 +126,7 @@ class Chunks(Side):
                 known.append(name)
 
     def _host(self, event: MemoryEvent) -> None:
-        """Tell what becomes of a chunk."""
+        """Emit an event of a chunk."""
         if self._resets and self._held is not None:
             self._held.append(event)
         else:
@@ -172,7 +172,7 @@ class Chunks(Side):
         answer.store_spec.kvspec_keys = list(answer.keys_to_store)
 
     def _promise(self, key: Any, context: Any) -> tuple[list[str] | None, int]:
-        """What the chunk of a key has to hold: the tokens up to its end in the request that asks for it."""
+        """The content that a key promises: the tokens up to the chunk's end in the request that asks for it."""
         group = self._attached.groups[group_of(key)]
         status = self._connector._req_status.get(context.req_id)
         stop = 0 if status is None else self._end(key, status, group, context)
@@ -244,7 +244,7 @@ class Chunks(Side):
     # Copies
 
     def _transfer(self, handler: Any, _: int, source: Any, target: Any) -> None:
-        """What is queued next copies these pages, in one direction, on the stream that it is queued on."""
+        """The next queued copies are of these pages, in one direction, on their stream."""
         store = handler.gpu_to_cpu
         blocks, chunks = (source, target) if store else (target, source)
         if not hasattr(chunks, "kvspec_keys"):

@@ -1,8 +1,8 @@
-"""Hooks into vLLM: what its block pool, its scheduler and its KV connector do to memory, told in the law's events.
+"""Hooks into vLLM: memory events of its block pool, its scheduler and its KV connector.
 
-Effects are told and not intentions: a block's `ref_cnt` becomes a property that tells, the map of hashes tells what is
-put into it and taken out, and tables are what the workers are told they are. Of the scheduler's functions the hooks
-only want to know for whom they work.
+Events are effects and not intentions: a block's `ref_cnt` becomes a property that emits its changes, the map of hashes
+emits insertions and removals, and tables are those that the workers get. The scheduler's functions only show for which
+request they work.
 
 A launch is one `schedule()` that schedules tokens: it is queued when that returns, and seen complete when
 `update_from_output` gets its output.
@@ -34,20 +34,20 @@ from kvspec.memory.events import (
 )
 
 ENGINE = "engine"
-"""Who holds a page when nothing says for whom."""
+"""The holder of a page that is allocated for no known request."""
 DEFERRED = "deferred frees"
 COPIES = "copies"
 
 
 class Books:
-    """One block pool, as its blocks tell of it."""
+    """One block pool, as its blocks show it."""
 
     def __init__(self, attached: "Attached") -> None:
-        """Nothing of it is told before it belongs to a scheduler."""
+        """It emits no event before it belongs to a scheduler."""
         self.attached = attached
         self.name = POOL
         self.pool: Any = None
-        self.told = False
+        self.observed = False
         self.taking = False
         self.touched: dict[int, int] = {}
         """References of the pages whose count changed since the last `count`."""
@@ -55,13 +55,13 @@ class Books:
 
 
 class Attached:
-    """Tells what one scheduler of this process does, from the moment it is made."""
+    """Emits the events of one scheduler of this process, from its creation on."""
 
     def __init__(self, trace: Trace, stream: Any = None, event: Any = None, *, chunks: bool = False) -> None:
         """Install the hooks; vLLM's modules are imported now.
 
-        With the classes of streams and events its own offloading to the CPU is told, too, `chunks` says whether that
-        of `kv_offload`; without, it is left out.
+        With the classes of streams and events the hooks observe vLLM's own offloading to the CPU, too; `chunks` adds
+        that of `kv_offload`.
         """
         import vllm.v1.core.block_pool as block_pool
         import vllm.v1.core.kv_cache_manager as manager
@@ -102,7 +102,7 @@ class Attached:
             hooks.watch(scheduler, name)
         self._offload: Offload | None = None
         self._sides: list[Side] = []
-        """Kinds of offloading that are told."""
+        """Kinds of offloading that are observed."""
         self._side: Side | None = None
         """The one that this scheduler has."""
         self._streams = None if stream is None else Streams(hooks, stream, event)
@@ -125,7 +125,7 @@ class Attached:
         hooks.hook(names, "pop", after=self._popped)
 
     def emit(self, *events: Any) -> None:
-        """Tell events, once there is a scheduler."""
+        """Emit events, once there is a scheduler."""
         if self._books is not None:
             for event in events:
                 if self._side is None:
@@ -133,7 +133,7 @@ class Attached:
                 else:
                     self._side.emit(event)
 
-    # Who works for whom
+    # Holders
 
     def within(self, owner: Any, name: str, who: Callable[..., str], after: Callable[[], None] | None = None) -> None:
         """While a function runs, and `after` it, references change for the one that `who(*arguments)` names."""
@@ -144,7 +144,7 @@ class Attached:
             try:
                 self._who = who(*args, **kwargs)
             except Exception:
-                # Said again, and why nothing more is told; the engine goes on.
+                # Raised again under guard, which ends the trace; the engine goes on.
                 self._who = self.hooks.guarded(who, *args, **kwargs) or ENGINE
             try:
                 answer = original(*args, **kwargs)
@@ -197,7 +197,7 @@ class Attached:
         pool._kvspec.taking = False
 
     def counted(self, books: Books, block: Any, before: int, references: int) -> None:
-        """A block's count changed: so many references came or went, for whoever is at work."""
+        """A block's count changed: references were added or removed for the holder at work."""
         if block.is_null:
             return
         books.touched[block.block_id] = references
@@ -213,7 +213,7 @@ class Attached:
         return bool(self._pool.blocks[page].ref_cnt)
 
     def count(self) -> None:
-        """Tell the engine's own figures: how many pages are in use, and the counts that changed."""
+        """Emit the engine's own figures: the number of pages in use, and the changed reference counts."""
         for books in (self._books, self._host):
             if books is not None:
                 held = books.pool.num_gpu_blocks - 1 - books.pool.get_num_free_blocks()
@@ -227,11 +227,11 @@ class Attached:
         books = names._kvspec
         if self._offload is not None and books is self._host:
             self.emit(self._offload.stored(named(key), key, block.block_id))
-        elif books.told:
+        elif books.observed:
             books.inserted.append((key, block.block_id))
 
     def _popped(self, _: None, block: Any, names: Any, key: Any, __: int) -> None:
-        if block is not None and names._kvspec.told:
+        if block is not None and names._kvspec.observed:
             self.emit(Drop(names._kvspec.name, [block.block_id], [named(key)]))
 
     def _cached(self, _: None, __: None, pool: Any, **more: Any) -> None:
@@ -256,7 +256,7 @@ class Attached:
         self._publish(pool._kvspec, lambda _: None, 0)
 
     def _publish(self, books: Books, label: Callable[[int], str | None], slots: int) -> None:
-        """Tell what was put into the map of hashes since the last time."""
+        """Emit the insertions into the map of hashes since the last time."""
         self._copied()
         inserted, books.inserted = books.inserted, []
         planned = self._launches.planning
@@ -278,16 +278,16 @@ class Attached:
 
     def _reset(self, seen: tuple[list[Any], list[str]], done: bool, pool: Any) -> None:
         pool.cached_block_hash_to_block._kvspec = pool._kvspec
-        if done and seen[0] and pool._kvspec.told:
+        if done and seen[0] and pool._kvspec.observed:
             self.emit(Drop(pool._kvspec.name, *seen))
 
     # The scheduler
 
     def _made(self, _: None, __: None, scheduler: Any, *args: Any, **kwargs: Any) -> None:
-        """A scheduler is there: its memory is what is told of from now on."""
+        """A scheduler was made: from now on the events are about its memory."""
         for books in (self._books, self._host):
             if books is not None:
-                books.told = False
+                books.observed = False
         coordinator = scheduler.kv_cache_manager.coordinator
         managers = coordinator.single_type_managers
         # Only where blocks are hit in part are there copies.
@@ -309,13 +309,13 @@ class Attached:
         if self._side is not None and self._side is self._offload:
             host = scheduler.connector.scheduler_manager.cpu_block_pool
             self._host = host._kvspec
-            self._host.name, self._host.pool, self._host.told = HOST, host, True
+            self._host.name, self._host.pool, self._host.observed = HOST, host, True
         self.hooks.trace.header("vllm", pools)
-        self._books.told = True
+        self._books.observed = True
         self._launches.start(scheduler, observed=self._side is not None)
 
     def _count_tokens(self, request_class: Any) -> None:
-        """Tell what is known by a new token. Each token of each request comes by here: nothing else is done."""
+        """Emit what a new token makes known. This runs for each token of each request, so it does nothing else."""
         append, runs, guarded = request_class.append_output_token_ids, self.runs, self.hooks.guarded
 
         def appended(request: Any, *args: Any, **kwargs: Any) -> Any:
@@ -368,8 +368,8 @@ class Attached:
         """A page that is hit in part is copied before the next pass; until then, both ends are kept for the copy."""
         for group in self._managers:
             pairs = group._pending_cow_copies
-            told = self._copying.get(group.kv_cache_group_id, 0)
-            for source, target in pairs[told:]:
+            copied = self._copying.get(group.kv_cache_group_id, 0)
+            for source, target in pairs[copied:]:
                 self._launches.copy(source.block_id, target.block_id, self._named_slots(group, source, target))
                 ends: list[Any] = [source.block_id, target.block_id]
                 # They are only kept from being handed out: a recurrent state moves on in the source behind its copy.
@@ -403,11 +403,11 @@ def _group(number: int, manager: Any, page_size: int) -> Group:
 
 
 def counted(block: Any, attached: Attached) -> Any:
-    """The class of blocks, with a count that tells."""
+    """The class of blocks, with a reference count that emits its changes."""
     slot = block.ref_cnt
 
     class CountedBlock(block):  # type: ignore[misc]
-        """A block whose reference count tells of itself."""
+        """A block whose reference count emits its changes."""
 
         __slots__ = ("books",)
 
@@ -423,7 +423,7 @@ def counted(block: Any, attached: Attached) -> Any:
         @ref_cnt.setter
         def ref_cnt(self, references: int) -> None:
             books = self.books
-            if books is not None and books.told:
+            if books is not None and books.observed:
                 attached.hooks.guarded(attached.counted, books, self, slot.__get__(self), references)
             slot.__set__(self, references)
 

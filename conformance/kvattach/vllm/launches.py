@@ -11,18 +11,18 @@ STREAM = "gpu"
 
 
 class Attached(Protocol):
-    """What launches need to know of the scheduler that they are of, and of its pages."""
+    """The part of the scheduler's hooks that launches use."""
 
     hooks: Hooks
     groups: list[Group]
     runs: dict[str, Run]
 
     def emit(self, *events: Any) -> None:
-        """Tell events, once there is a scheduler."""
+        """Emit events, once there is a scheduler."""
         ...
 
     def count(self) -> None:
-        """Tell the engine's own figures."""
+        """Emit the engine's own figures."""
         ...
 
     def in_use(self, page: int) -> bool:
@@ -58,7 +58,7 @@ class Load:
 
     @property
     def unwritten(self) -> list[Use]:
-        """What did not arrive."""
+        """The pages that were not loaded."""
         lost = [page for use in self.uses for page in use.pages if page in self.lost]
         return [Use(pool=POOL, pages=[page], holder=self.run.name) for page in lost]
 
@@ -95,7 +95,7 @@ class Launches:
     def start(self, scheduler: Any, observed: bool) -> None:
         """A new scheduler: nothing is in flight, and its connector is one of its own.
 
-        Of a connector whose copies are observed nothing is told here.
+        The events of a connector with `observed` copies are emitted elsewhere.
         """
         self._flying.clear()
         self._asked.clear()
@@ -118,7 +118,7 @@ class Launches:
         self.planning = True
 
     def _scheduled(self, _: None, output: Any, scheduler: Any, *__: Any, **___: Any) -> None:
-        """What was scheduled is queued: rows go to the workers, then loads and zeros, then the pass."""
+        """Queue the scheduled step: rows go to the workers, then loads and zeros, then the pass."""
         self.planning = False
         attached = self._attached
         self._numbers += 1
@@ -136,7 +136,7 @@ class Launches:
             samples = not run.request.is_prefill_chunk
             known = len(run.request._all_token_ids) + run.sampling
             if self._flat and not (drafted or lookahead or run.drafts):
-                # Nearly all of a server's passes: told without a call for each group, as each request pays for it.
+                # Nearly all passes take this path. It makes no call for each group, since each request pays for it.
                 launch.runs[name] = run, start, 0, samples
                 run.sampling += samples
                 if stop > known:
@@ -174,8 +174,8 @@ class Launches:
     ) -> None:
         """The pass is queued behind what it does to recurrent states."""
         if states:
-            told = [read for read, _ in states if read], [write for _, write in states]
-            self._attached.emit(Begin(f"{launch.id} states", STREAM, *told, reads_own_writes=False, at="states"))
+            uses = [read for read, _ in states if read], [write for _, write in states]
+            self._attached.emit(Begin(f"{launch.id} states", STREAM, *uses, reads_own_writes=False, at="states"))
         if launch.runs:
             uses = [use for use in reads if use], [use for use in writes if use]
             self._attached.emit(Begin(launch.id, STREAM, *uses, at="schedule"))
@@ -201,7 +201,7 @@ class Launches:
         return [run.writes(group, start, stop - drafts), run.writes(group, stop - drafts, stop, at_most=True), beyond]
 
     def _of_no_token(self, scheduler: Any, run: Run, start: int, stop: int) -> list[Use | None]:
-        """What a pass writes for places whose tokens nobody has, and no launch in flight samples: not what is meant."""
+        """The writes of a pass at positions that have no token, and for which no launch in flight samples one."""
         uses: list[Use | None] = []
         rows = scheduler.kv_cache_manager.get_block_ids(run.request.request_id)
         for group, row in zip(self._attached.groups, rows, strict=True):
@@ -214,7 +214,7 @@ class Launches:
         return uses
 
     def _rows(self, output: Any) -> dict[str, int]:
-        """Tell the tables as the workers get them; where each request's pass begins."""
+        """Emit the tables as the workers get them; the position at which each request's pass begins."""
         attached, computed = self._attached, {}
         for new in output.scheduled_new_reqs:
             run = attached.runs[new.req_id]
@@ -242,7 +242,7 @@ class Launches:
 
     def _zeros(self, id: str, output: Any) -> None:
         """Pages that are cleared before the pass, on its stream."""
-        # What is copied into is cleared before, and what went back in the same step is nobody's: neither needs be told.
+        # Targets of copies are cleared before, and pages freed in the same step have no holder: both are left out.
         cleared = getattr(output, "new_block_ids_to_zero", None) or ()
         zeros = [page for page in cleared if page not in self._copied and self._attached.in_use(page)]
         self._copied.clear()

@@ -1,9 +1,9 @@
 """Hooks into vLLM's own offloading to the CPU (`simple_kv_offload`): the pool on the host, and copies on their streams.
 
-The host's pool is a `BlockPool` like the device's, and tells of itself in the same way. Its pages are named when a
-store is known to be done, by the key that the device's page has: what that key promises is what it promised there. A
-copy is told when it is queued on its stream, which a thread does some time after it was asked for; what it waits for,
-and who has seen it complete, is what its stream and its events say.
+The host's pool is a `BlockPool` like the device's, and emits its events in the same way. Its pages are published when a
+store is known to be complete, under the key of the device's page and with the same promise. A copy is emitted when it
+is queued on its stream, which a thread does some time after the request; its order follows from its stream and its
+events.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from kvattach.vllm.residency import HOST, POOL, Group, Run
 from kvspec.memory.events import Begin, Count, End, Pool, Publish, Use
 
 OFFLOAD = "offload"
-"""Who holds what is being stored or loaded, on both sides, and what was found on the host for a request."""
+"""The holder of pages that are being stored or loaded, on both sides, and of hits on the host for a request."""
 WORKING = (
     "get_num_new_matched_tokens",
     "update_state_after_alloc",
@@ -26,7 +26,7 @@ WORKING = (
     "request_finished_all_groups",
     "reset",
 )
-"""What the scheduler's side of the offloading is asked to do; older releases lack some of it."""
+"""Functions of the scheduler's side of the offloading; older releases lack some of them."""
 TRANSFERS = (
     "_reqs_to_load",
     "_abandoned_reqs_to_load",
@@ -38,14 +38,14 @@ TRANSFERS = (
 
 
 class Attached(Protocol):
-    """What the offloading's hooks need to know of the scheduler's."""
+    """The part of the scheduler's hooks that the offloading's use."""
 
     hooks: Hooks
     groups: list[Group]
     runs: dict[str, Run]
 
     def emit(self, *events: Any) -> None:
-        """Tell events, once there is a scheduler."""
+        """Emit events, once there is a scheduler."""
         ...
 
     def within(self, owner: Any, name: str, who: Callable[..., str]) -> None:
@@ -54,14 +54,14 @@ class Attached(Protocol):
 
 
 class Side:
-    """What kinds of offloading have in common: a pool on the host, and copies on streams."""
+    """The common part of all kinds of offloading: a pool on the host, and copies on streams."""
 
     def __init__(self, attached: Attached, streams: Streams) -> None:
         """Nothing is observed."""
         self._attached, self._streams = attached, streams
 
     def of(self, connector: Any) -> Any:
-        """What manages the pool of a connector of this kind; `None` if it is of another kind."""
+        """The manager of the pool of a connector of this kind; `None` if it is of another kind."""
         raise NotImplementedError
 
     def start(self, manager: Any, device: Any, size: int) -> Pool:
@@ -78,7 +78,7 @@ class Side:
         return []
 
     def emit(self, event: Any) -> None:
-        """Tell what the scheduler does; of its operations streams have to know."""
+        """Emit an event of the scheduler; streams note its operations."""
         self._attached.hooks.emit(event)
         if isinstance(event, Begin) and event.stream is not None:
             self._streams.queued(event.id, event.stream)
@@ -90,7 +90,7 @@ class Side:
 
 
 class Offload(Side):
-    """What is told of `simple_kv_offload`'s pool besides its blocks' references, and of the copies to and from it."""
+    """Emits the names of `simple_kv_offload`'s pool, and the copies to and from it."""
 
     def __init__(self, attached: Attached, streams: Streams) -> None:
         """Install the hooks."""
@@ -103,9 +103,9 @@ class Offload(Side):
         self._manager: Any = None
         self._backend: Any = None
         self._promised: dict[Any, tuple[str | None, int]] = {}
-        """What a key promises: a label, and of how many slots of a page."""
+        """Key -> the label that it promises, and for how many slots of a page."""
         self._extents: dict[tuple[str, int], int] = {}
-        """How many slots of a page are copied: those that its names promise. What lies behind them is of no use."""
+        """Page -> the number of its slots that are copied: those that its names promise."""
         hooks = attached.hooks
         for name in filter(vars(SimpleCPUOffloadScheduler).__contains__, WORKING):
             attached.within(SimpleCPUOffloadScheduler, name, lambda *_, **__: OFFLOAD)
@@ -149,7 +149,7 @@ class Offload(Side):
         self._backend = backend
 
     def _asked(self, _: Any, sources: list[int], __: Any, is_store: bool, *___: Any, **____: Any) -> None:
-        """What is to be copied has its names now; they may be gone when it is queued."""
+        """Note the names of requested copies now: they may be gone when the copies are queued."""
         side = POOL if is_store else HOST
         for page in sources:
             self._extents[side, page] = self._extent(self._pools[side], page)

@@ -1,4 +1,4 @@
-"""What vLLM loads in each of its processes, by the entry point `vllm.general_plugins`."""
+"""The plugin that vLLM loads in each of its processes, by the entry point `vllm.general_plugins`."""
 
 import logging
 

@@ -44,7 +44,7 @@ class Run:
     request: Any
     groups: list[Group]
     rows: list[int] = field(init=False)
-    """Pages in each table, as the workers were told."""
+    """Pages in each table, as the workers have it."""
     drafts: int = 0
     """Draft tokens in flight: so far may the scheduler's position be ahead of the true one."""
     sampling: int = 0
@@ -71,9 +71,9 @@ class Run:
         return self.tables[group.number]
 
     def label(self, group: Group, index: int) -> str:
-        """What page `index` of a group's table means: the tokens up to its end, or a promise of them.
+        """The label of page `index` of a group's table: the tokens up to its end, or a promise of them.
 
-        Whoever tells a promise has it kept: `grown` says what it has become, whether a table has the page yet or not.
+        Promises are kept: `grown` unifies each with its tokens, whether a table has the page yet or not.
         """
         end, page = (index + 1) * group.size, (group.number, index)
         if end > len(self.request._all_token_ids) and page not in self._promised:
@@ -98,12 +98,12 @@ class Run:
         return self._known(group, tokens, self.request._all_token_ids)
 
     def hit(self, tokens: int) -> Iterator[Unify]:
-        """What is the same where the first `tokens` tokens were found."""
+        """The labels to unify after a hit of the first `tokens` tokens."""
         for group in self.groups:
             yield from self.begun(group, tokens)
 
     def begun(self, group: Group, tokens: int) -> Iterator[Unify]:
-        """What the page that the first `tokens` tokens end inside of has in common with every page that begins so."""
+        """Unify the page in which the first `tokens` tokens end with every page that begins with the same tokens."""
         page, inside = divmod(tokens, group.size)
         if not group.state:
             for slots in range(self._unit, inside + 1, self._unit):
@@ -120,9 +120,9 @@ class Run:
         return label
 
     def states(self, group: Group, start: int, stop: int, known: int) -> tuple[Use | None, Use]:
-        """What a pass over tokens `start` to `stop` reads and writes of a recurrent state: a page each.
+        """The uses of a recurrent state by a pass over tokens `start` to `stop`: it reads a page and writes a page.
 
-        Of the tokens `known` are there, or on their way.
+        `known` tokens are there or in flight.
         """
         size, table = group.page_size, self.table(group)
         old, new = (start - 1) // group.size * size, (stop - 1) // group.size * size
@@ -160,12 +160,12 @@ class Run:
                 yield Unify(label, now)
 
     def reads(self, group: Group, start: int, stop: int) -> Use | None:
-        """What a pass that begins at token `start` attends to before token `stop`."""
+        """The reads before token `stop` of a pass that begins at token `start`."""
         first = group.first_read(start)
         return Use(self.table(group), start=group.slot(first), stop=group.slot(stop)) if first < stop else None
 
     def sent(self, group: Group, row: list[int], stop: int) -> Use | None:
-        """What a connector that gets `row` reads of the tokens before `stop`: what is left of the window."""
+        """The reads of a connector that gets `row`, before token `stop`: the rest of the window."""
         skipped = next((index for index, page in enumerate(row) if page), len(row))
         start, end = skipped * group.page_size, group.slot(stop)
         return Use(self.table(group), start=start, stop=end) if start < end and not group.state else None
@@ -180,7 +180,7 @@ class Run:
         )
 
     def _foreign(self) -> str:
-        """What content depends on beside tokens: the adapter."""
+        """The first label, which stands for the LoRA adapter."""
         lora = getattr(self.request, "lora_request", None)
         return chained("", lora.lora_name) if lora else ""
 
