@@ -1,8 +1,14 @@
-"""Answers, held against the specification.
+"""The oracle: compares the answers of an implementation with those that the specification expects.
 
-`kvspec.model` says of each operation what has to be answered. Here is the judge of what was: `observed` compares part
-by part and makes up what nobody answered, `looking` compares figures and whole states, `parts` what both need, `runs`
-compares lists of numbers, and `pools` knows who has what, in words.
+observed    one answer, field by field; without an answer it makes up a right one
+inspection  reports and snapshots: figures and whole states
+holders     the holders in a snapshot
+parts       comparisons that these share
+runs        lists of numbers as runs
+pools       pools, and the owners of their numbers in words
+fastpath/   the same model, faster for decode batches
+
+Not here: the expected answers (`kvspec.model`).
 """
 
 from kvconform.oracle.observed import Observed
@@ -15,7 +21,7 @@ from kvspec.model.state import State
 from kvspec.pages import expand
 from kvspec.rules import Violation
 
-__all__ = ["Model", "Observed", "carry_out", "judge_refusal", "owner_name", "record_name"]
+__all__ = ["Model", "Observed", "carry_out", "check_refusal", "owner_name", "record_name"]
 
 
 class Model:
@@ -24,20 +30,20 @@ class Model:
     def __init__(self, config: Config, *, checker: MakeLaw | None = None, writes_on: str = FORWARD) -> None:
         """An empty memory manager of the given sizes.
 
-        A `law` (`kvspec.memory`) judges what each step means there; `writes_on` is the stream on which rows are
-        written, that of the forward passes or "host".
+        `checker` makes the memory checker for the memory events of each step. `writes_on` is the stream on which rows
+        are written: that of the forward passes, or "host".
         """
         self.state = State(config, None if checker is None else Memory(config, checker, writes_on))
         self.steps = 0
 
     def step(self, op: Event) -> None:
-        """Judge one operation and its answer, and move on.
+        """Check one operation and its answer, and apply it.
 
         With neither `obs` nor `refused` set, the model answers itself and fills `op.obs` in.
 
         Raises:
             Violation: the answer is not allowed, or an operation was carried out that must be refused.
-            Refusal: there was no answer to judge, and the operation must be refused.
+            Refusal: there was no answer to check, and the operation must be refused.
         """
         self.steps += 1
         carry_out(self.state, op)
@@ -51,24 +57,24 @@ class Model:
 
 
 def carry_out(state: State, op: Event) -> None:
-    """Judge one operation and its answer as `Model.step` does, but for what it means to the memory below."""
-    told = Observed(state, op)
+    """Check one operation and its answer as `Model.step` does, without its memory events."""
+    answer = Observed(state, op)
     try:
-        OPERATIONS[type(op)](state, op, told)
+        OPERATIONS[type(op)](state, op, answer)
     except Refusal as refusal:
         if op.refused is None:
             if op.obs is None:
                 raise
             raise _carried_out(state, op, refusal.refused) from None
-        judge_refusal(state, refusal.refused, op.refused)
+        check_refusal(state, refusal.refused, op.refused)
         state.batch_refused |= isinstance(op, Extend)
     else:
         if op.obs is None:
-            op.obs = told.made_up()
+            op.obs = answer.made_up()
 
 
 def _carried_out(state: State, op: Event, due: Refused) -> Violation:
-    """What is broken where an operation was carried out that must be refused: by what it let go, if it tells that."""
+    """The violation of an operation that must be refused, but was carried out; its freed pages may show which."""
     rule, what = due.rule or "OP-1", f"the operation was carried out, but must be refused: {due.reason}"
     freed = expand(getattr(op.obs, "freed", None) or ())
     pool = pool_of(state, "pages")
@@ -82,14 +88,14 @@ def _carried_out(state: State, op: Event, due: Refused) -> Violation:
     return Violation(rule, what, expected="refused", observed="carried out", part="refused")
 
 
-def judge_refusal(state: State, expected: Refused, observed: Refused) -> None:
-    """Both refuse: the amounts that are missing must agree where they are told."""
+def check_refusal(state: State, expected: Refused, observed: Refused) -> None:
+    """Both refuse: the missing amounts must agree if they are reported."""
     for name in ("pages_short", "rows_short", "window_short", "states_short") if expected.rule == "CAP-1" else ():
-        told, due = getattr(observed, name), getattr(expected, name)
-        if told and told != due:
+        found, due = getattr(observed, name), getattr(expected, name)
+        if found and found != due:
             # Rows that an earlier batch was refused, but has kept, are missing now.
-            rule = "ROW-3" if name == "rows_short" and told > due and state.batch_refused else "CAP-1"
-            raise Violation(rule, f"{name} of a refusal is wrong", expected=due, observed=told, part=name)
+            rule = "ROW-3" if name == "rows_short" and found > due and state.batch_refused else "CAP-1"
+            raise Violation(rule, f"{name} of a refusal is wrong", expected=due, observed=found, part=name)
     rule = expected.rule or "OP-1"
     state.checked[rule] += 1
     state.checked["ROW-3"] += bool(expected.rows_short)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from kvconform.oracle.parts import judge_content, judge_length, judge_set, not_reported
+from kvconform.oracle.parts import check_content, check_length, check_set, not_reported
 from kvconform.oracle.runs import without
 from kvspec.events import Held, HolderView, SnapshotAnswer
 from kvspec.lengths import Lengths
@@ -31,10 +31,10 @@ def _view(state: State, record: int) -> Held:
     return Held(row, *lengths, cursor, sorted(states), *_roles(state, record))
 
 
-def judge_holders(
+def check_holders(
     state: State, kind: str, expected: dict[str, Held], observed: dict[str, HolderView] | None, whole: SnapshotAnswer
 ) -> None:
-    """Compare who holds a row, and what is told of each; `whole` says which rows nobody holds."""
+    """Compare the holders of rows and their fields; `whole` has the rows without a holder."""
     if observed is None:
         not_reported(state, "LEN-1", f"{kind}s")
         return
@@ -50,16 +50,16 @@ def judge_holders(
             raise Violation(rule, what, expected=due, part=kind, wrong=_row(due))
         if name not in expected:
             rule = _blame_row(state, kind, name, observed[name], whole)
-            told, what = observed[name], f"{kind} {name} should hold no row"
-            raise Violation(rule, what, observed=told, part=kind, wrong=_row(told))
-        _judge_holder(state, kind, name, expected[name], observed[name])
+            view, what = observed[name], f"{kind} {name} should hold no row"
+            raise Violation(rule, what, observed=view, part=kind, wrong=_row(view))
+        _check_holder(state, kind, name, expected[name], observed[name])
 
 
 def _row(view: Held | HolderView) -> Wrong:
     return {"rows": [] if view.row is None else [view.row]}
 
 
-def _judge_holder(state: State, kind: str, name: str, wanted: Held, found: HolderView) -> None:
+def _check_holder(state: State, kind: str, name: str, wanted: Held, found: HolderView) -> None:
     """Compare one holder; a part that is not reported is not checked."""
     who = f"{kind} {name}"
     if found.row is None or wanted.row < 0:
@@ -72,44 +72,44 @@ def _judge_holder(state: State, kind: str, name: str, wanted: Held, found: Holde
         state.checked["ROW-2"] += 1
     due = Lengths(wanted.protected_len, wanted.committed_len, wanted.allocated_len)
     lengths = found.protected_len, found.committed_len, found.allocated_len
-    told = Lengths(*(one if one is not None else other for one, other in zip(lengths, due, strict=True)))
-    rules = _rules_of_lengths(state, kind, name, due, told)
+    observed = Lengths(*(one if one is not None else other for one, other in zip(lengths, due, strict=True)))
+    rules = _rules_of_lengths(state, kind, name, due, observed)
     row = _row(wanted)
-    judge_length(state, rules[0], "protected_len", due.protected, found.protected_len, row, who)
-    judge_length(state, rules[1], "committed_len", due.committed, found.committed_len, row, who)
-    if kind == "request" or not same_pages(state, due.allocated, told.allocated):
-        judge_length(state, rules[2], "allocated_len", due.allocated, found.allocated_len, who=who)
+    check_length(state, rules[0], "protected_len", due.protected, found.protected_len, row, who)
+    check_length(state, rules[1], "committed_len", due.committed, found.committed_len, row, who)
+    if kind == "request" or not same_pages(state, due.allocated, observed.allocated):
+        check_length(state, rules[2], "allocated_len", due.allocated, found.allocated_len, who=who)
     if wanted.swa_evicted_len is not None:
-        judge_length(state, "SWA-2", "swa_evicted_len", wanted.swa_evicted_len, found.swa_evicted_len, who=who)
+        check_length(state, "SWA-2", "swa_evicted_len", wanted.swa_evicted_len, found.swa_evicted_len, who=who)
     if wanted.states is not None:
-        judge_set(state, "MAMBA-1", "states", wanted.states, found.states, f"the state slots of {who}")
+        check_set(state, "MAMBA-1", "states", wanted.states, found.states, f"the state slots of {who}")
         holder = state.requests[name] if kind == "request" else state.sessions[name]
         assert holder.record is not None, "it holds a row"
-        _judge_roles(state, who, holder.record, found)
+        _check_roles(state, who, holder.record, found)
 
 
-def _rules_of_lengths(state: State, kind: str, name: str, due: Lengths, told: Lengths) -> tuple[str, str, str]:
+def _rules_of_lengths(state: State, kind: str, name: str, due: Lengths, observed: Lengths) -> tuple[str, str, str]:
     """The rule that each of three lengths breaks if it is wrong: LEN-1, unless that holds and another says what is due.
 
     A protected length is what is locked (STORE-2), and only a publication moves it: none of a session's (SESS-6).
-    Beyond its tokens, a holder vouches for content that it does not have (DATA-1), a retracted turn beyond its launches
-    for what nobody has written (LAUNCH-1). A turn begins where its slot's committed positions end (SESS-2), with
-    nothing past them (TAIL-1).
+    A committed length beyond its tokens claims content that does not exist (DATA-1); for a retracted turn one beyond
+    its launches claims positions that no launch has written (LAUNCH-1). A turn begins where its slot's committed
+    positions end (SESS-2), with nothing past them (TAIL-1).
     """
-    if not 0 <= told.protected <= told.committed <= told.allocated <= state.config.max_context_len:
+    if not 0 <= observed.protected <= observed.committed <= observed.allocated <= state.config.max_context_len:
         return "LEN-1", "LEN-1", "LEN-1"
     request = state.requests[name] if kind == "request" else None
     of_a_session = request is None or request.session is not None
-    protected = "SESS-6" if of_a_session and told.protected > due.protected else "STORE-2"
-    if told.protected % state.config.page_size:
+    protected = "SESS-6" if of_a_session and observed.protected > due.protected else "STORE-2"
+    if observed.protected % state.config.page_size:
         protected = "LEN-2"
     if request is not None and state.speculates_ahead(name):
         return protected, "SPEC-2", "SPEC-2"
     if request is not None and name in state.verified:
         return protected, "SPEC-1", "LEN-1"
     rests = request is None or not request.running
-    committed = "DATA-1" if told.committed > due.committed else "SESS-2" if rests else "LEN-1"
-    if request is None and _is_unlaunched(state, state.sessions[name], told.committed):
+    committed = "DATA-1" if observed.committed > due.committed else "SESS-2" if rests else "LEN-1"
+    if request is None and _is_unlaunched(state, state.sessions[name], observed.committed):
         committed = "LAUNCH-1"
     return protected, committed, "TAIL-1" if rests and request is not None else "LEN-1"
 
@@ -123,15 +123,15 @@ def _is_unlaunched(state: State, session: Session, committed: int) -> bool:
 
 
 def _is_loose(whole: SnapshotAnswer, row: int | None) -> bool:
-    """Whether a row is told among those that nobody holds."""
+    """Whether a row is reported among those without a holder."""
     return row is not None and not without([row], [*(whole.free_rows or ()), *(whole.withheld_rows or ())])
 
 
 def _blame_row(state: State, kind: str, name: str, found: HolderView, whole: SnapshotAnswer) -> str:
-    """The rule that one with a row too many breaks.
+    """The rule that a holder with an unexpected row breaks.
 
-    A number of what is free or another's by now was not forgotten (ROW-4). A row that nobody else has is one that a
-    request brings without committed KV, as a refused batch leaves it (ROW-3), or was never let go (ROW-1).
+    The number of a row that is free, or another's, was not forgotten (ROW-4). A row without another holder is one that
+    a request got without committed KV from a refused batch (ROW-3), or that was never freed (ROW-1).
     """
     elsewhere = {row for row, record in state.rows.items() if record != WITHHELD} if kind == "request" else ()
     stale = found.row in elsewhere or _is_loose(whole, found.row)
@@ -149,10 +149,10 @@ def same_pages(state: State, length: int, other: int) -> bool:
     return ceil_pages(length, state.config.page_size) == ceil_pages(other, state.config.page_size)
 
 
-def _judge_roles(state: State, who: str, record: int, view: HolderView) -> None:
-    """Hold what the slots of a record are used for, where that is told, against what they have (rule DATA-2).
+def _check_roles(state: State, who: str, record: int, view: HolderView) -> None:
+    """Compare the reported roles of a record's slots with the states in them (rule DATA-2).
 
-    A role that no earlier answer told is learned here.
+    A role that no earlier answer reported is learned here.
     """
     held, content, protected = state.records[record], state.state_content, state.lengths[record].protected
     if view.computing is None or any(slot < 0 for slot in held.states):
@@ -170,13 +170,13 @@ def _judge_roles(state: State, who: str, record: int, view: HolderView) -> None:
     if view.tracking is None:
         not_reported(state, "DATA-2", "tracking", bool(due))
         return
-    told = {border: slot for border, slot in sorted(view.tracking.items()) if border >= protected}
-    if list(told) != due:
+    tracked = {border: slot for border, slot in sorted(view.tracking.items()) if border >= protected}
+    if list(tracked) != due:
         what = f"the page borders whose states {who} has kept are wrong"
-        raise Violation("MAMBA-3", what, expected=due, observed=list(told), part="tracking")
-    for border, slot in told.items():
+        raise Violation("MAMBA-3", what, expected=due, observed=list(tracked), part="tracking")
+    for border, slot in tracked.items():
         if has_state(state, record, slot, border) is not None:
-            judge_content(state, record, slot, border, f"{who} keeps in")
+            check_content(state, record, slot, border, f"{who} keeps in")
         tracking = [own for own in held.states if own != held.computing]
         if slot not in tracking:
             what = f"{who} keeps a state in slot {slot}, which is no tracking slot of its own"
@@ -185,7 +185,7 @@ def _judge_roles(state: State, who: str, record: int, view: HolderView) -> None:
 
 
 def _roles(state: State, record: int) -> tuple[int | None, dict[int, int] | None]:
-    """The slot that a record computes in, and the one that keeps each border; `None` where no answer told."""
+    """The slot that a record computes in, and the one that keeps each border; `None` if no answer reported it."""
     kept = {border: slot_keeping(state, record, border) for border in state.borders[record]}
-    told = {border: slot for border, slot in kept.items() if slot is not None}
-    return state.records[record].computing or None, told if len(told) == len(kept) else None
+    known = {border: slot for border, slot in kept.items() if slot is not None}
+    return state.records[record].computing or None, known if len(known) == len(kept) else None

@@ -6,8 +6,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from kvconform.oracle.holders import held, judge_holders, same_pages
-from kvconform.oracle.parts import POOLS, WORDS, judge_set, not_reported
+from kvconform.oracle.holders import check_holders, held, same_pages
+from kvconform.oracle.parts import POOLS, WORDS, check_set, not_reported
 from kvconform.oracle.runs import alongside, both, merged, runs_of, without
 from kvspec.events import Figures, Held, SnapshotAnswer
 from kvspec.model.looking import held_tokens, turns_of
@@ -16,23 +16,23 @@ from kvspec.pages import Runs, compress, count, expand, slots_of
 from kvspec.rules import Violation
 
 
-def judge_figures(state: State, expected: Figures, obs: Figures) -> None:
+def check_figures(state: State, expected: Figures, obs: Figures) -> None:
     """Compare an implementation's own figures with the specification's (20070, 22213)."""
-    judged: dict[str, None] = {}
+    checked: dict[str, None] = {}
     expected = _with_rows_kept(state, expected, obs)
     for name, rule in _RULES.items():
-        due, told = getattr(expected, name), getattr(obs, name)
+        due, observed = getattr(expected, name), getattr(obs, name)
         if due is None:
             continue
-        if told is None:
+        if observed is None:
             not_reported(state, rule, name)
-        elif told != due:
+        elif observed != due:
             blamed = _blame(state, name, expected, obs)
-            raise Violation(blamed, f"the figure {name} is wrong", expected=due, observed=told, part=name)
+            raise Violation(blamed, f"the figure {name} is wrong", expected=due, observed=observed, part=name)
         else:
-            judged[rule] = None
+            checked[rule] = None
     state.chosen["turn counted as its session's"] += state.config.turns_count_as == "sessions" and bool(turns_of(state))
-    for rule in judged:
+    for rule in checked:
         state.checked[rule] += 1
     state.batch_refused &= obs.rows_available is None
     state.checked["STORE-2"] += obs.protected is not None
@@ -65,13 +65,13 @@ _SHIFTS = (
     ("window_evictable", "window_protected", "SWA-5"),
     ("states_evictable", "states_protected", "MAMBA-5"),
 )
-"""What counts as free instead of as locked, and the rule that says which it is."""
+"""Figure -> the figure that it is confused with, and the rule that separates the two."""
 
 
 def _blame(state: State, figure: str, expected: Figures, observed: Figures) -> str:
     """The rule that a wrong figure breaks: a wrong count, unless it shows what is behind it."""
     figures = ((name, getattr(expected, name), getattr(observed, name)) for name in _RULES)
-    more = {name: told - due for name, due, told in figures if due is not None and told is not None}
+    more = {name: found - due for name, due, found in figures if due is not None and found is not None}
     rule = _RULES[figure]
     for free, locked, shown in _SHIFTS:
         shifted = more.get(free)
@@ -96,50 +96,50 @@ def _lent(state: State) -> list[int]:
     return [turn.record for turn in turns if turn.resumed and turn.record is not None]
 
 
-def judge_snapshot(state: State, told: SnapshotAnswer | None) -> SnapshotAnswer:
-    """Compare an implementation's whole state, if it told any, with the specification's.
+def check_snapshot(state: State, observed: SnapshotAnswer | None) -> SnapshotAnswer:
+    """Compare an implementation's whole state, if it reported any, with the specification's.
 
-    Returns the parts of that which were told, or all of it.
+    Returns the reported parts of the latter, or all of it.
     """
     requests, sessions = (
-        held(state) if told is None or not (told.requests is None and told.sessions is None) else ({}, {})
+        held(state) if observed is None or not (observed.requests is None and observed.sessions is None) else ({}, {})
     )
-    expected = _snapshot(state, requests, sessions, told)
-    obs = told or expected
-    judge_holders(state, "request", requests, obs.requests, obs)
-    judge_holders(state, "session", sessions, obs.sessions, obs)
-    _judge_rows(state, expected.rows or {}, obs.rows)
-    _judge_free_rows(state, expected, obs)
-    judge_set(state, "STORE-1", "store_pages", expected.store_pages, obs.store_pages)
-    judge_set(state, "PAGE-1", "free_pages", expected.free_pages, obs.free_pages)
-    _judge_each(state, "STORE-2", "locks", expected.locks, obs.locks)
+    expected = _snapshot(state, requests, sessions, observed)
+    obs = observed or expected
+    check_holders(state, "request", requests, obs.requests, obs)
+    check_holders(state, "session", sessions, obs.sessions, obs)
+    _check_rows(state, expected.rows or {}, obs.rows)
+    _check_free_rows(state, expected, obs)
+    check_set(state, "STORE-1", "store_pages", expected.store_pages, obs.store_pages)
+    check_set(state, "PAGE-1", "free_pages", expected.free_pages, obs.free_pages)
+    _check_each(state, "STORE-2", "locks", expected.locks, obs.locks)
     if state.config.sliding_window:
-        _judge_each(state, "SWA-3", "window_sides", expected.window_sides, obs.window_sides)
-        _judge_each(state, "SWA-5", "window_locks", expected.window_locks, obs.window_locks)
+        _check_each(state, "SWA-3", "window_sides", expected.window_sides, obs.window_sides)
+        _check_each(state, "SWA-5", "window_locks", expected.window_locks, obs.window_locks)
     if state.config.num_states:
-        _judge_each(state, "MAMBA-5", "state_locks", expected.state_locks, obs.state_locks)
-        judge_set(state, "MAMBA-4", "store_states", expected.store_states, obs.store_states)
-        judge_set(state, "MAMBA-1", "free_states", expected.free_states, obs.free_states)
+        _check_each(state, "MAMBA-5", "state_locks", expected.state_locks, obs.state_locks)
+        check_set(state, "MAMBA-4", "store_states", expected.store_states, obs.store_states)
+        check_set(state, "MAMBA-1", "free_states", expected.free_states, obs.free_states)
     return expected
 
 
-def _judge_each(
+def _check_each(
     state: State, rule: str, field: str, expected: dict[int, int] | None, observed: dict[int, int] | None
 ) -> None:
-    """Compare what is told of each number of a pool; nothing is 0."""
+    """Compare the value of each number of a pool; a missing one is 0."""
     if observed is None or expected is None or state.virtual_page:
         not_reported(state, rule, field if observed is None else "pages")
         return
     state.checked[rule] += 1
     for number in expected | observed:
-        due, told = expected.get(number, 0), observed.get(number, 0)
-        if due != told:
+        due, found = expected.get(number, 0), observed.get(number, 0)
+        if due != found:
             wrong = {POOLS.get(field, "pages"): [number]}
             what = f"{WORDS[field]} {number}: wrong"
-            raise Violation(rule, what, expected=due, observed=told, part=field, wrong=wrong)
+            raise Violation(rule, what, expected=due, observed=found, part=field, wrong=wrong)
 
 
-def _judge_free_rows(state: State, expected: SnapshotAnswer, observed: SnapshotAnswer) -> None:
+def _check_free_rows(state: State, expected: SnapshotAnswer, observed: SnapshotAnswer) -> None:
     """Compare the rows without a holder.
 
     One that is free though a launch in flight reads it breaks RACE-1; one that is withheld with no launch in flight is
@@ -155,9 +155,9 @@ def _judge_free_rows(state: State, expected: SnapshotAnswer, observed: SnapshotA
         raise Violation("RACE-1", what, observed=early, part="free_rows", wrong={"rows": expand(early)})
     unread = both(observed.withheld_rows or (), expected.free_rows or ())
     rule = "ROW-1" if unread else "RACE-1"
-    judge_set(state, rule, "withheld_rows", expected.withheld_rows, observed.withheld_rows)
+    check_set(state, rule, "withheld_rows", expected.withheld_rows, observed.withheld_rows)
     lost = state.batch_refused and not without(observed.free_rows or (), expected.free_rows or ())
-    judge_set(state, "ROW-3" if lost else "ROW-1", "free_rows", expected.free_rows, observed.free_rows)
+    check_set(state, "ROW-3" if lost else "ROW-1", "free_rows", expected.free_rows, observed.free_rows)
     state.batch_refused &= observed.free_rows is None
 
 
@@ -234,23 +234,23 @@ _STATE_PARTS: _Parts = {
 }
 
 
-def _judge_rows(state: State, expected: dict[int, Runs], observed: dict[int, Runs] | None) -> None:
+def _check_rows(state: State, expected: dict[int, Runs], observed: dict[int, Runs] | None) -> None:
     if observed is None:
         not_reported(state, "PAGE-3", "rows")
         return
     state.checked["PAGE-3"] += 1
     for row in expected | observed:
-        if row < 0 or (state.virtual_row and row not in expected):  # no answer told whose row it is
+        if row < 0 or (state.virtual_row and row not in expected):  # no answer reported whose row it is
             continue
         if row not in observed or row not in expected:
             what = "is held, but not told" if row in expected else "is told, but nobody holds it"
-            due_slots, told_slots = expected.get(row), observed.get(row)
+            due_slots, found_slots = expected.get(row), observed.get(row)
             what = f"row {row} {what}"
-            raise Violation("ROW-1", what, expected=due_slots, observed=told_slots, part="rows", wrong={"rows": [row]})
-        due, told = count(expected[row]), count(observed[row])
-        if not same_pages(state, due, told):
+            raise Violation("ROW-1", what, expected=due_slots, observed=found_slots, part="rows", wrong={"rows": [row]})
+        due, found = count(expected[row]), count(observed[row])
+        if not same_pages(state, due, found):
             what = f"the number of positions of row {row} is wrong"
-            raise Violation("PAGE-3", what, expected=due, observed=told, part="rows.length", wrong={"rows": [row]})
+            raise Violation("PAGE-3", what, expected=due, observed=found, part="rows.length", wrong={"rows": [row]})
         position = 0
         for want, have, length in alongside(expected[row], observed[row]):
             if want not in (have, 0):

@@ -7,7 +7,7 @@ from typing import Any, cast
 from msgspec.structs import asdict
 
 from kvconform.oracle import inspection as looking
-from kvconform.oracle.parts import judge_content, judge_length, not_reported, other_state
+from kvconform.oracle.parts import check_content, check_length, not_reported, other_state
 from kvconform.oracle.pools import FREE, STORE, Pool, pool_of, record_name
 from kvconform.protocol import ANSWERS
 from kvspec.events import Answer, Event, Figures, FreeState
@@ -23,19 +23,19 @@ _MORE = 64
 """So many numbers more than were due are written out, for the report."""
 _FREED = {"pages": "freed", "window": "window_freed", "states": "states_freed"}
 _EVICTED = {"window": "window_evicted", "states": "states_evicted"}
-"""The part of an answer that tells of a pool."""
+"""Pool -> the answer field for its evictions."""
 
 
 class Observed:
-    """The answer to one operation (`kvspec.model.told.Told`). Where nothing was answered, it makes one up as it goes.
+    """The observed answer to one operation (`kvspec.model.told.Told`); without an answer it makes up a right one.
 
-    What is told is counted as judged by its rule, what is not told as unjudged.
+    A reported field counts as checked by its rule, a field that is left out as unchecked.
     """
 
     __slots__ = ("_made_up", "_obs", "_op", "_state")
 
     def __init__(self, state: State, op: Event) -> None:
-        """What `op` was answered in a state."""
+        """The answer to `op` in a state."""
         self._state, self._op = state, op
         self._obs: Any = op.obs
         if self._obs is None:
@@ -50,8 +50,8 @@ class Observed:
         """The answer that was made up."""
         return ANSWERS[type(self._op)](**self._made_up)
 
-    def _told(self, part: str, otherwise: Any) -> Any:
-        """What was told of a part of the answer; what is made up, if nothing was answered."""
+    def _answered(self, part: str, otherwise: Any) -> Any:
+        """A field of the answer; without an answer the made-up value `otherwise`."""
         if self._obs is None:
             self._made_up[part] = otherwise
             return otherwise
@@ -59,81 +59,81 @@ class Observed:
 
     def carried_out(self, rule: str = "OP-1", /, *others: str) -> None:
         """The operation is due by `rule`, or that of the `others` that a refusal names, and fits: it is carried out."""
-        told = self._op.refused
-        if told is not None:
-            short = told.pages_short or told.rows_short or told.window_short or told.states_short
-            broken = "CAP-1" if short else told.rule if told.rule in ("CAP-1", *others) else rule
-            what = f"the operation was refused ({told.reason or 'no reason given'}), but nothing stands in its way"
+        refused = self._op.refused
+        if refused is not None:
+            short = refused.pages_short or refused.rows_short or refused.window_short or refused.states_short
+            broken = "CAP-1" if short else refused.rule if refused.rule in ("CAP-1", *others) else rule
+            what = f"the operation was refused ({refused.reason or 'no reason given'}), but nothing stands in its way"
             raise Violation(broken, what, expected="carried out", observed="refused", part="refused")
         self._state.checked["OP-1"] += 1
 
     def length(self, part: str, rule: str, due: int, /) -> None:
         """A length, in tokens; a protected one is whole pages (LEN-2)."""
-        told = self._told(part, due)
+        observed = self._answered(part, due)
         rules = (rule, "LEN-2") if part == "protected_len" else (rule,)
-        for one in reversed(rules) if (told or 0) % self._state.config.page_size else rules:
-            judge_length(self._state, one, part, due, told)
+        for one in reversed(rules) if (observed or 0) % self._state.config.page_size else rules:
+            check_length(self._state, one, part, due, observed)
 
     def choice(self, part: str, otherwise: int, /) -> int:
         """A number that is free to choose."""
-        told: int | None = self._told(part, otherwise)
-        return otherwise if told is None else told
+        observed: int | None = self._answered(part, otherwise)
+        return otherwise if observed is None else observed
 
-    # What was given out
+    # Allocations
 
     def given(self, pool: PoolName, needs: Needs, rule: str = "", /) -> dict[str, list[int]]:
-        """Check the numbers given to each request; what was not told gets negative ones, which nothing is held against.
+        """Check the numbers given to each request. Unreported ones get negative numbers, which are never compared.
 
-        Made up, they are the smallest free ones.
+        Made-up ones are the smallest free numbers.
         """
         there = pool_of(self._state, pool)
         if there is None:
             return {}
-        told = getattr(self._obs, there.given) if self._obs else self._told(there.given, _smallest(there, needs))
-        return self._given(there, needs, told, rule)
+        numbers = getattr(self._obs, there.given) if self._obs else self._answered(there.given, _smallest(there, needs))
+        return self._given(there, needs, numbers, rule)
 
     def slot(self, part: str, req: str, /) -> int:
         """One free state slot."""
         pool, needs = pool_of(self._state, "states"), [(req, 1)]
         assert pool is not None, "there are state slots"
-        slot = self._told(part, _smallest(pool, needs)[req][0] if self._obs is None else None)
+        slot = self._answered(part, _smallest(pool, needs)[req][0] if self._obs is None else None)
         return self._given(pool, needs, None if slot is None else {req: [slot]}, "")[req][0]
 
-    def _given(self, pool: Pool, needs: Needs, told: dict[str, Runs] | None, due: str) -> dict[str, list[int]]:
+    def _given(self, pool: Pool, needs: Needs, numbers: dict[str, Runs] | None, due: str) -> dict[str, list[int]]:
         state = self._state
-        if told is None:
+        if numbers is None:
             not_reported(state, pool.rule, f"{pool.kind.replace(' slot', '').replace(' ', '_')}s")
-            return {req: [self._untold_number() for _ in range(need)] for req, need in needs if need}
+            return {req: [self._invented_number() for _ in range(need)] for req, need in needs if need}
         given: dict[str, list[int]] = {}
         seen: set[int] = set()
         wanted = dict(needs)
-        for req in [*wanted, *(told.keys() - wanted.keys())]:
-            need, runs = wanted.get(req, 0), told.get(req, ())
+        for req in [*wanted, *(numbers.keys() - wanted.keys())]:
+            need, runs = wanted.get(req, 0), numbers.get(req, ())
             taken = beginning(runs, need + _MORE)
             if len(taken) != need:
                 rule, what = due if due and req in wanted else pool.due, f"the number of {pool.kind}s given to {req}"
                 raise Violation(rule, f"{what} is wrong", expected=need, observed=taken, part=pool.given)
             if taken:
-                _judge_free(state, pool, taken, given, seen, req)
+                _check_free(state, pool, taken, given, seen, req)
                 given[req] = taken
         state.checked[pool.rule] += bool(given)
         if pool.due != pool.rule:
             state.checked[pool.due] += 1
         return given
 
-    def _untold_number(self) -> int:
+    def _invented_number(self) -> int:
         self._state.virtual_page -= 1
         return self._state.virtual_page
 
     def rows(self, kept: Mapping[str, int | None], /) -> dict[str, int]:
         """Check the row of each request of an extend; `kept` are the rows that they bring."""
-        told: dict[str, int] | None = self._told("rows", self._smallest_rows(kept) if self._obs is None else None)
+        given: dict[str, int] | None = self._answered("rows", self._smallest_rows(kept) if self._obs is None else None)
         rows: dict[str, int] = {}
         for req, row in kept.items():
-            rows[req] = _judge_row(self._state, req, row, told, rows)
-        if told is not None and len(told) > len(rows):
+            rows[req] = _check_row(self._state, req, row, given, rows)
+        if given is not None and len(given) > len(rows):
             raise Violation(
-                "ROW-1", "rows were given to requests that are not in the batch", observed=told, part="rows"
+                "ROW-1", "rows were given to requests that are not in the batch", observed=given, part="rows"
             )
         return rows
 
@@ -143,7 +143,7 @@ class Observed:
         free = (row for row in range(state.config.num_rows) if row not in state.rows)
         return {req: next(free) if row is None else row for req, row in kept.items()} if state.config.num_rows else None
 
-    # What went back
+    # Releases
 
     def let_go(
         self,
@@ -173,20 +173,20 @@ class Observed:
         unpublished: Collection[int] = (),
         /,
     ) -> None:
-        """Compare what went back to a pool with what was due, in any order; `rule` is what a number left behind breaks.
+        """Compare the freed numbers of a pool with the expected ones, in any order; a missing one breaks `rule`.
 
-        `staying` are numbers of which a rule of the operation itself says that they stay, and `unpublished` are pages
-        of a session that the store does not get: if just these are left behind, it has (SESS-6). Where the numbers of
-        some that are due were never told (negative ones), whatever seems to be free may be one of them.
+        `staying` are numbers that must stay by a rule of the operation itself. `unpublished` are pages of a session
+        that the store must not get: if just these are missing, it got them (SESS-6). If some expected numbers were
+        never reported (negative ones), any number that seems to be free may be one of them.
         """
         if pool != "pages" and pool_of(self._state, pool) is None:
             return
         expected = [*due]
         if isinstance(self._op, FreeState):
-            slot = self._told("state", expected[0])
+            slot = self._answered("state", expected[0])
             observed: Runs | None = None if slot is None else [slot]
         else:
-            observed = self._told(_FREED[pool], expected)
+            observed = self._answered(_FREED[pool], expected)
         if observed is None:
             not_reported(self._state, rule, "state" if isinstance(self._op, FreeState) else _FREED[pool])
             return
@@ -199,7 +199,7 @@ class Observed:
                 rule = "SESS-6"
             elif freed and rule in ("SESS-4", "SESS-5"):
                 rule = "PAGE-1"  # it let its memory go, when it was due, and lost a part
-            _judge_freed(self._state, pool, rule, expected, freed, count(observed), staying or {})
+            _check_freed(self._state, pool, rule, expected, freed, count(observed), staying or {})
 
     def revived(self, tombstones: Collection[int], /) -> None:
         """A locked tombstone gets a window side from a duplicate; freeing the tombstone instead breaks SWA-6."""
@@ -221,15 +221,15 @@ class Observed:
             expected, part = ([*due], "state_cached.other") if due else (None, "state_cached.early")
             raise Violation("MAMBA-4", f"the store took {what}", expected=expected, observed=slot, part=part)
         if due:
-            told = self.chooses or self._obs.state_cached is not None
-            if told:
+            reported = self.chooses or self._obs.state_cached is not None
+            if reported:
                 self._state.checked["MAMBA-4"] += 1
             else:
                 not_reported(self._state, "MAMBA-4", "state_cached")
 
     def content(self, record: int, slot: int, length: int, what: str, /) -> None:
         """A slot of a record that is used for its state after `length` tokens has it; `what` is what for."""
-        judge_content(self._state, record, slot, length, what)
+        check_content(self._state, record, slot, length, what)
 
     def sources(self, batch: list[Part], /) -> None:
         """The slots whose states the requests of a prefill batch go on from, each at its `prefix_len`."""
@@ -237,16 +237,16 @@ class Observed:
         if not state.config.num_states:
             return
         due = {req: slot for req, one, start, _ in batch if (slot := source(state, one, start)) is not None}
-        told: dict[str, int] | None = self._told("states_from", due)
+        slots: dict[str, int] | None = self._answered("states_from", due)
         for req, request, prefix_len, _ in batch:
-            if told is None or req not in told:
+            if slots is None or req not in slots:
                 not_reported(state, "DATA-2", "states_from", prefix_len > 0)
                 continue
-            record, slot, expected = request.record, told[req], due.get(req)
+            record, slot, expected = request.record, slots[req], due.get(req)
             if slot in (expected, self._cached_state(record, prefix_len)) or (expected is not None and expected < 0):
                 state.checked["DATA-2"] += 1
             elif record is not None and slot in state.records[record].states and prefix_len:
-                judge_content(state, record, slot, prefix_len, f"{req} goes on from")
+                check_content(state, record, slot, prefix_len, f"{req} goes on from")
             else:
                 raise other_state(f"{req} goes on from", slot, prefix_len, expected, slot)
 
@@ -256,13 +256,13 @@ class Observed:
         locked = record is not None and state.lengths[record].protected == length
         return state.store.states.get(state.records[record].locked) if record is not None and locked else None
 
-    # What left the store
+    # Evictions
 
     def evicted(self, asked: int, /) -> dict[PrefixKey, int]:
         """The pages that left the store, each of them one of its own, and named once."""
         state = self._state
-        told = self._told("evicted", _victims(state, asked) if self._obs is None else ())
-        pages = beginning(told, len(state.store.pages) + 1)
+        evicted = self._answered("evicted", _victims(state, asked) if self._obs is None else ())
+        pages = beginning(evicted, len(state.store.pages) + 1)
         owners = dict(zip(map(state.owner.get, pages), pages, strict=True))
         if len(owners) < len(pages) or {*map(type, owners)} - {bytes}:
             raise _never_evicted(state, pages)
@@ -276,7 +276,7 @@ class Observed:
         there, may, state = pool_of(self._state, pool), {*leaving, *evictable}, self._state
         assert there is not None, "it is asked of pools that are there"
         more = sorted(may.difference(leaving))[: max(0, asked - len(leaving))]
-        observed = self._told(_EVICTED[pool], leaving + more)
+        observed = self._answered(_EVICTED[pool], leaving + more)
         evicted = leaving if observed is None else beginning(observed, len(there.owners) + 1)
         if len(set(evicted)) < len(evicted) or not set(leaving) <= set(evicted):
             what = f"the {there.kind}s of evicted pages stay, or leave twice"
@@ -297,17 +297,17 @@ class Observed:
         state.chosen["some of several evicted"] += 0 < len(evicted) < len(evictable)
         return evicted
 
-    # What was looked at
+    # Reports and snapshots
 
     def figures(self, due: Figures, /) -> None:
         """The figures of a report."""
-        looking.judge_figures(self._state, due, self._obs or due)
+        looking.check_figures(self._state, due, self._obs or due)
         if self._obs is None:
             self._made_up = asdict(due)
 
     def whole(self) -> None:
-        """The whole state, as far as it was told."""
-        due = looking.judge_snapshot(self._state, self._obs)
+        """The whole state, as far as it was reported."""
+        due = looking.check_snapshot(self._state, self._obs)
         if self._obs is None:
             self._made_up = asdict(due)
 
@@ -318,7 +318,7 @@ def _smallest(pool: Pool, needs: Needs) -> dict[str, Runs]:
     return {req: list(islice(free, need)) for req, need in needs if need}
 
 
-def _judge_free(
+def _check_free(
     state: State, pool: Pool, numbers: list[int], given: dict[str, list[int]], seen: set[int], req: str
 ) -> None:
     """Each number is free; `seen` are those that were `given` to others of the batch, and these join them."""
@@ -339,16 +339,16 @@ def _judge_free(
         taken.add(number)
 
 
-def _judge_freed(
-    state: State, name: PoolName, rule: str, due: list[int], freed: list[int], told: int, staying: Mapping[int, str]
+def _check_freed(
+    state: State, name: PoolName, rule: str, due: list[int], freed: list[int], total: int, staying: Mapping[int, str]
 ) -> None:
-    """Compare what went back to a pool, `told` numbers in all, with what was due, number by number."""
+    """Compare the freed numbers of a pool, `total` in all, with the expected ones, number by number."""
     pool, of_pages = pool_of(state, name), name == "pages"
     assert pool is not None, "something went back to it"
-    untold = any(one < 0 for one in due)
-    if untold and told != len(due):
+    unreported = any(one < 0 for one in due)
+    if unreported and total != len(due):
         what = f"the number of freed {pool.kind}s is wrong"
-        raise Violation(rule, what, expected=len(due), observed=told, part=_FREED[name])
+        raise Violation(rule, what, expected=len(due), observed=total, part=_FREED[name])
     seen: set[int] = set()
     for number in freed:
         if number in seen:
@@ -366,12 +366,12 @@ def _judge_freed(
             if number in staying:
                 broken = staying[number]
                 whose = "is no duplicate" if broken == "STORE-5" and not whose.endswith(STORE) else whose
-            if not (untold and whose == FREE):
+            if not (unreported and whose == FREE):
                 what = f"{pool.kind} {number} was freed, but it {whose}"
                 raise Violation(broken, what, expected=due, observed=freed, part=f"{_FREED[name]}.early")
         seen.add(number)
     left = sorted(set(due) - seen)
-    if left and not untold:
+    if left and not unreported:
         what = f"{pool.kind}(s) {_listed(left)} were not freed and nobody holds them"
         raise Violation(rule, what, expected=due, observed=freed, part=f"{_FREED[name]}.kept")
 
@@ -381,7 +381,7 @@ def _listed(numbers: list[int]) -> str:
     return ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
 
 
-def _judge_row(state: State, req: str, kept: int | None, rows: dict[str, int] | None, batch: dict[str, int]) -> int:
+def _check_row(state: State, req: str, kept: int | None, rows: dict[str, int] | None, batch: dict[str, int]) -> int:
     """Check the row of one request of an extend: `kept` is the row it brings, `batch` the rows of those before it."""
     row = None if rows is None else rows.get(req)
     if row is None:
@@ -417,7 +417,7 @@ def _judge_row(state: State, req: str, kept: int | None, rows: dict[str, int] | 
 
 
 def _never_evicted(state: State, pages: list[int]) -> Violation:
-    """What is broken where one of the pages that were evicted is not the store's, or is named twice."""
+    """The violation of an eviction that names a page twice, or one that is not the store's."""
     seen: set[int] = set()
     for page in pages:
         key = state.owner.get(page)

@@ -29,7 +29,7 @@ POOLS = {
     "free_rows": "rows",
     "withheld_rows": "rows",
 }
-"""The pools whose numbers they tell, where these are no pages."""
+"""Field -> the pool of its numbers, if these are no pages."""
 
 
 def not_reported(state: State, rule: str, field: str, times: int = 1) -> None:
@@ -39,7 +39,7 @@ def not_reported(state: State, rule: str, field: str, times: int = 1) -> None:
         state.unreported.add((rule, field))
 
 
-def judge_length(
+def check_length(
     state: State, rule: str, field: str, expected: int, observed: int | None, wrong: Wrong | None = None, who: str = ""
 ) -> None:
     """Compare one length, in tokens; `wrong` is what it is the length of, `who` the holder in a snapshot."""
@@ -52,7 +52,7 @@ def judge_length(
         state.checked[rule] += 1
 
 
-def judge_set(
+def check_set(
     state: State, rule: str, field: str, expected: Runs | None, observed: Runs | None, name: str = ""
 ) -> None:
     """Compare a set of numbers of a pool, by its field in a snapshot; `name` is what it is called."""
@@ -65,15 +65,15 @@ def judge_set(
         return
     lacking, strange = without(expected, observed), without(observed, expected)
     if lacking or strange:
-        due, told = (f"also {other}" if other else "no others" for other in (lacking, strange))
+        due, found = (f"also {other}" if other else "no others" for other in (lacking, strange))
         wrong = {POOLS.get(field, "pages"): [*expand(lacking), *expand(strange)]}
-        raise Violation(rule, f"{name} differ", expected=due, observed=told, part=field, wrong=wrong)
+        raise Violation(rule, f"{name} differ", expected=due, observed=found, part=field, wrong=wrong)
     if count(observed) != sum(length for _, length in merged(observed)):
         in_order = sorted(observed, key=lambda run: run if isinstance(run, int) else run[0])
         raise Violation(rule, f"{name}: some are there twice", observed=in_order, part=field)
 
 
-def judge_content(state: State, record: int, slot: int, length: int, what: str) -> None:
+def check_content(state: State, record: int, slot: int, length: int, what: str) -> None:
     """Rule DATA-2 for a slot of a record that is used for its state after `length` tokens; `what` is what for."""
     has = has_state(state, record, slot, length)
     if has is False:

@@ -24,7 +24,7 @@ class Pool(NamedTuple):
     size: int
     owners: Mapping[int, object]
     whose: Callable[[State, int], tuple[str, str]]
-    """The rule that is broken when a number is given back that somebody has, and who that is."""
+    """The rule that a free of a number in use breaks, and its owner."""
 
     def use(self, state: State, number: int) -> tuple[str, str]:
         """The rule that is broken when a number is given back though it stays, and what is the matter with it."""
@@ -70,7 +70,7 @@ def _whose_state(state: State, slot: int) -> tuple[str, str]:
 
 
 def record_name(state: State, record: int) -> str:
-    """Who holds a record, in words."""
+    """The holder of a record, in words."""
     for req, request in state.requests.items():
         if request.record == record:
             return f"request {req}"
@@ -81,7 +81,7 @@ def record_name(state: State, record: int) -> str:
 
 
 def owner_name(state: State, owner: int | str | PrefixKey) -> str:
-    """Who owns a page or a state slot, in words."""
+    """The owner of a page or a state slot, in words."""
     if isinstance(owner, bytes):
         return STORE
     return f"request {owner}" if isinstance(owner, str) else record_name(state, owner)

@@ -6,7 +6,7 @@ from kvspec.pages import Runs
 
 
 def alongside(one: Runs, other: Runs) -> Iterator[tuple[int, int, int]]:
-    """What is in the same places of both, as far as both go: a number of each, and for how many both count on."""
+    """The numbers at the same places of both, as far as both go: one of each, and for how many both count on."""
     runs, others = ([(run, 1) if isinstance(run, int) else run for run in each][::-1] for each in (one, other))
     while runs and others:
         (first, left), (second, right) = runs.pop(), others.pop()

@@ -1,7 +1,7 @@
-"""The model, quicker: decode steps that go on are counted, and written into the state when somebody looks.
+"""The model, faster: the steps of a decode batch are counted, and written into the state when it is read.
 
-`steady` says what a step of such a batch is, `onward` what it means below. Whoever looks after each step, as exploring
-does, gains nothing by it.
+`decode_batch` has the steps of such a batch, `effects` their memory events. A caller that reads the state after each
+step, as exploring does, gains nothing by it.
 """
 
 from kvconform.oracle import Model, carry_out
@@ -16,7 +16,7 @@ class QuickModel(Model):
 
     @property
     def state(self) -> State:
-        """What it remembers; whoever changes it by hand must have got it since the last step."""
+        """The state. A caller that changes it must have read it since the last step."""
         self._steady.settle()
         return self._state
 
@@ -31,7 +31,7 @@ class QuickModel(Model):
         return self._state
 
     def step(self, op: Event) -> None:
-        """Judge one operation and its answer, and move on, as any model."""
+        """Check one operation and its answer, and apply it, as any model does."""
         self.steps += 1
         state, steady = self._state, self._steady
         if steady.step(op):

@@ -1,18 +1,17 @@
-"""A decode batch that goes on: its steps are counted, and written into the state when somebody looks.
+"""A steady decode batch: its steps are counted, and written into the state when it is read.
 
-Most of what an engine does is the same once more: the same requests decode one token each, are launched, and their
-tokens arrive. What that means for each of them is known beforehand, but where one comes to a new page. So `Steady`
-keeps the steps of such a batch as three numbers, and adds the tokens that come without parting them into pages. Before
-somebody looks at what its requests have, that is written into the state (`settle`); for one that finishes, it is
-written for it alone, and who has done its prefill joins. What is not exactly such a step is left to `running`, which
-says what the operations mean; `Steady` comes to the same state with less work. What the batch means to the law below is
-kept in the same way, by `Onward`.
+Most operations of an engine repeat the last step: the same requests decode one token each, are launched, and their
+tokens arrive. The effect on each request is known, except when it starts a new page. So `Steady` keeps the steps of
+such a batch as three numbers, and collects the tokens without splitting them into pages. Before the state is read,
+`settle` writes all of it. A request that finishes is written alone, and a request that ends its prefill joins. Any
+other operation goes to `running`, which has the full rules; `Steady` reaches the same state with less work. `Onward`
+does the same for the batch's memory events.
 """
 
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from kvconform.oracle import Observed, judge_refusal
+from kvconform.oracle import Observed, check_refusal
 from kvconform.oracle.fastpath.effects import Onward, appends
 from kvspec.events import (
     CacheUnfinished,
@@ -56,14 +55,14 @@ class Steady:
         self._decoded: list[str] = []
         """The requests of the last plain decode step, if nothing but launches and completions came after it."""
         self._members: dict[str, Member] = {}
-        """Those that go on; none: nobody does."""
+        """The requests of the batch; empty if there is no steady batch."""
         self._names: frozenset[str] = frozenset()
         self._rests: dict[str, list[int]] = {}
-        """Their tokens that are not parted into pages."""
+        """Their tokens that are not split into pages."""
         self._passages: list[Passage] = []
-        """What a launch does for them; launches in flight have it, so that it is never changed."""
+        """A launch's passages for them. Launches in flight share the list, so it is never changed."""
         self._opening: dict[int, list[tuple[Member, int]]] = {}
-        """Step, from 1 -> who then writes the first position of a page, if it is there still, and the page's index."""
+        """Step, from 1 -> the members that write the first position of a page in it, and the page's index."""
         self._last = 0
         """The last step for which the rows have room."""
         self._decodes = self._launches = self._completions = 0
@@ -71,10 +70,10 @@ class Steady:
         self._in_flight: dict[int, frozenset[str] | None] = {}
         """Launches of these steps -> whose tokens are due; `None`: one of them has left, and may get none."""
         self._onward: Onward | None = None
-        """The batch as the law sees it, if there is a law."""
+        """The batch's memory events, if there is a memory checker."""
 
     def step(self, op: Operation[Any]) -> bool:
-        """Whether an operation is the next one of the batch; if so it is judged and done.
+        """Whether an operation is the next one of the batch; if so it is checked and applied.
 
         Raises:
             Violation: the answer is not allowed.
@@ -179,12 +178,12 @@ class Steady:
         except Refusal as refusal:
             if op.refused is None:
                 return False
-            judge_refusal(state, refusal.refused, op.refused)
+            check_refusal(state, refusal.refused, op.refused)
             return True
-        told = Observed(state, op)
-        told.carried_out()
-        pages = told.given("pages", needs)
-        sides = told.given("window", needs) if state.config.sliding_window else {}
+        answer = Observed(state, op)
+        answer.carried_out()
+        pages = answer.given("pages", needs)
+        sides = answer.given("window", needs) if state.config.sliding_window else {}
         if pages and self._onward is not None:
             self._onward.catch_up()
         for member, _ in opening if pages else ():
@@ -195,7 +194,7 @@ class Steady:
         return True
 
     def _opens(self, step: int) -> list[tuple[Member, int]]:
-        """Who writes the first position of a page in a step, and the index of that page."""
+        """The members that write the first position of a page in a step, and the index of that page."""
         return [(one, index) for one, index in self._opening.get(step, ()) if self._members.get(one.req) is one]
 
     def _launch(self, op: Launch) -> bool:
@@ -238,10 +237,10 @@ class Steady:
         going_on = bool(self._members)
         if going_on:
             self._write(self._members.values())
-            judged = self._state.checked
-            judged["OP-1"] += self._launches + self._completions
-            judged["LAUNCH-1"] += self._completions
-            judged["CHUNK-1"] += self._completions
+            checked = self._state.checked
+            checked["OP-1"] += self._launches + self._completions
+            checked["LAUNCH-1"] += self._completions
+            checked["CHUNK-1"] += self._completions
             if self._onward is not None:
                 self._onward.settle()
             self._members, self._rests, self._passages = {}, {}, []

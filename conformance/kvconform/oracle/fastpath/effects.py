@@ -1,7 +1,7 @@
-"""What a decode batch that goes on means below.
+"""The memory events of a steady decode batch.
 
-Of a request that adds a slot to its last page, the law needs to know no more than that. So a launch is told with what
-it does for the others, those that have come to a new page; `settle` adds what was left out.
+For a request that only appends to its last page a counter is enough. So the events of a launch cover only the requests
+that start a new page; `settle` adds the others.
 """
 
 from kvcheck import Checker
@@ -11,7 +11,7 @@ from kvspec.model.meaning import FORWARD, Books, Computed, Memory
 
 
 def appends(memory: Memory) -> bool:
-    """Whether a decode step does nothing but to add slots, on the one stream that there is, and the law counts them."""
+    """Whether a decode step only appends slots, on the one stream, and the memory checker can count these."""
     config, forward = memory.config, memory.writes_on == FORWARD
     return forward and not (config.sliding_window or config.num_states) and isinstance(memory.checker, Checker)
 
@@ -20,7 +20,7 @@ class Onward:
     """A decode batch that goes on, and the memory below."""
 
     def __init__(self, memory: Memory) -> None:
-        """Nobody yet."""
+        """The batch is empty."""
         assert isinstance(memory.checker, Checker)
         self._memory = memory
         self._appending = Appending(memory.checker.state, FORWARD)
@@ -29,13 +29,13 @@ class Onward:
         self._since: dict[int, int] = {}
         """Record -> the step after which it joined."""
         self._whole: dict[int, None] = {}
-        """Records whose part in the next launch is told."""
+        """Records whose part in the next launch is emitted."""
         self._begun: dict[int, tuple[int, list[Begin]]] = {}
-        """Launch in flight -> the step, and its operations as they were told."""
-        self._untold: tuple[Books, int, int] | None = None
-        """The launch in flight, and its step, if nothing of it is told: it is told when anything else is."""
-        self._told_whole = len(memory.passes([])) > 1
-        """Whether a launch is more than one operation: each is told."""
+        """Launch in flight -> the step, and its operations as they were emitted."""
+        self._waiting: tuple[Books, int, int] | None = None
+        """The launch in flight and its step, if it is not emitted yet; the next other event emits it."""
+        self._several = len(memory.passes([])) > 1
+        """Whether a launch is several operations: each is emitted."""
 
     def join(self, record: int, committed: int, step: int) -> None:
         """A record joins the batch after a step, with so many positions."""
@@ -57,27 +57,27 @@ class Onward:
         """A step, counted from 1, is launched; records in `opening` begin a page.
 
         Raises:
-            Violation: the law is broken.
+            Violation: a rule of the memory model is broken.
         """
         self.catch_up()
         for record in opening:
             self._leave(record)
-        if self._whole or self._begun or self._told_whole:
-            self._tell(state, launch, step)
+        if self._whole or self._begun or self._several:
+            self._begin(state, launch, step)
         else:
-            self._untold = state, launch, step
+            self._waiting = state, launch, step
 
     def catch_up(self) -> None:
-        """Something else is to be told, so tell of the launch in flight.
+        """Emit the launch in flight, before another event.
 
         Raises:
-            Violation: the law is broken.
+            Violation: a rule of the memory model is broken.
         """
-        if self._untold is not None:
-            untold, self._untold = self._untold, None
-            self._tell(*untold)
+        if self._waiting is not None:
+            waiting, self._waiting = self._waiting, None
+            self._begin(*waiting)
 
-    def _tell(self, state: Books, launch: int, step: int) -> None:
+    def _begin(self, state: Books, launch: int, step: int) -> None:
         memory = self._memory
         memory.launch(state, launch, self._parts(self._whole, step))
         self._begun[launch] = step, [event for event in memory.pending if isinstance(event, Begin)]
@@ -92,10 +92,10 @@ class Onward:
         """The oldest launch has completed.
 
         Raises:
-            Violation: the law is broken.
+            Violation: a rule of the memory model is broken.
         """
-        if self._untold is not None and self._appending.pass_by(launch):
-            self._untold = None
+        if self._waiting is not None and self._appending.pass_by(launch):
+            self._waiting = None
         else:
             self.catch_up()
             self._begun.pop(launch, None)
@@ -108,7 +108,7 @@ class Onward:
         del self._batch[record], self._since[record], self._whole[record]
 
     def settle(self) -> None:
-        """The batch goes on no more: write what it did, and what its launches in flight use, into the law."""
+        """End the batch: write its appends, and the uses of its launches in flight, into the memory checker."""
         self.catch_up()
         for record in self._batch:
             self._leave(record)
