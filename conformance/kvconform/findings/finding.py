@@ -228,6 +228,8 @@ class Finding(msgspec.Struct, omit_defaults=True):
     """The earlier finding that may have caused it, in words."""
     parts: list[str] = []
     """The files of several hosts that were merged: all lines are those of the merged trace."""
+    origins: dict[int, Place] = {}
+    """The places in these files of the lines that it names."""
     pool: str = ""
     """The pool of its pages, if the trace has several."""
 

@@ -162,7 +162,7 @@ def _result(finding: Finding, rules: list[str]) -> dict[str, Any]:
         "ruleIndex": rules.index(_rule_id(finding)),
         "level": "error",
         "message": {"text": message},
-        "locations": [_location(finding.method or finding.place)],
+        "locations": [_location(finding.method or _stored(finding, finding.place.line))],
         "relatedLocations": [one | {"id": number} for number, one in enumerate(_related(finding), start=1)],
         "partialFingerprints": {"kvspec/v2": _fingerprint(finding)},
         **({"codeFlows": [{"threadFlows": [{"locations": steps}]}]} if steps else {}),
@@ -177,7 +177,7 @@ def _related(finding: Finding) -> Iterator[dict[str, Any]]:
     yield from map(_location, finding.also)
     for one in finding.ledger:
         stands = finding.trace.level == "memory" or any(moment.line for moment in finding.trace.moments)
-        place = Place(finding.place.file, one.line if stands else finding.place.line)
+        place = _stored(finding, one.line if stands else finding.place.line)
         yield _location(place) | {"message": {"text": f"{one.sign} {one.says}{f' ({one.site})' if one.site else ''}"}}
 
 
@@ -210,4 +210,9 @@ def _flow(finding: Finding) -> Iterator[dict[str, Any]]:
 
 def _at(finding: Finding, moment: Moment) -> Place:
     """Where a step stands in the input, if it is known; else where the finding does."""
-    return Place(finding.place.file, moment.line or finding.place.line)
+    return _stored(finding, moment.line or finding.place.line)
+
+
+def _stored(finding: Finding, line: int) -> Place:
+    """The place of a line of the input; of a merged trace that in the file that it comes from."""
+    return finding.origins.get(line) or Place(finding.place.file, line)

@@ -131,6 +131,8 @@ class HostReader(MemoryReader):
         super().__init__(lines)
         pools = {name: replace(pool, writes_reported=False) for name, pool in self.header.pools.items()}
         self.header = replace(self.header, pools=pools)
+        self.left_out = 0
+        """The operations so far that use memory of other hosts."""
 
     def __iter__(self) -> Iterator[tuple[int, MemoryEvent]]:
         """Each event, without its host."""
@@ -138,7 +140,10 @@ class HostReader(MemoryReader):
             check_host(self.lines.path, number, event, self.header.host)
             event.host = None
             if isinstance(event, Begin):
-                self._leave_out(event)
+                copied = (use for pair in event.copies for use in pair)
+                if not all(map(self._has, (*event.reads, *event.writes, *copied))):
+                    self.left_out += 1
+                    self._leave_out(event)
             elif isinstance(event, End):
                 event.unwritten = [*filter(self._has, event.unwritten)]
             yield number, event

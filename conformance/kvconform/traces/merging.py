@@ -286,14 +286,13 @@ def open_memory(source: Source) -> MemoryReader | MergedReader:
     return trace
 
 
-def places(parts: Parts, lines: Collection[int]) -> dict[int, str]:
-    """The places in the files of some lines of their merged trace."""
-    found: dict[int, str] = {}
+def places(parts: Parts, lines: Collection[int]) -> dict[int, tuple[Path, int]]:
+    """The files, and the lines there, of some lines of their merged trace."""
+    found: dict[int, tuple[Path, int]] = {}
     with MergedReader(parts) as trace:
         for line, _ in trace:
             if line in lines:
-                path, number = trace.place(line)
-                found[line] = f"{path.name}:{number}"
+                found[line] = trace.place(line)
             if len(found) == len(lines):
                 break
     return found

@@ -106,15 +106,29 @@ def test_each_server_alone_conforms(name: str) -> None:
         assert alone == (name == "notification_is_lost" and path.stem == "prefill"), path
 
 
+def test_a_file_alone_says_which_operations_are_not_checked_there(capsys: pytest.CaptureFixture[str]) -> None:
+    decode, prefill = recordings("prefill_saw_it")
+    for path, often in ((decode, 0), (prefill, 1)):
+        assert run_command(["check", str(path)]) == 0
+        said = "Not checked in this file alone: the memory of other hosts, in 1 operation.\n"
+        assert capsys.readouterr().out.count(said) == often
+
+
 def test_a_finding_says_where_its_events_stand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     decode, prefill = recordings("prefill_saw_it")
-    assert run_command(["check", "--merge", str(decode), str(prefill), "--html", str(tmp_path / "page.html")]) == 1
+    assert run_command(["check", "--merge", str(decode), str(prefill), "--sarif", str(tmp_path / "found.sarif")]) == 1
     printed = " ".join(capsys.readouterr().out.split())
     assert f"MEM-RACE is broken in pool decode/kv at {decode} + {prefill}:13, begin" in printed
     assert "decode: decode/r1 takes page 1 of decode/kv (decode.jsonl:2)." in printed
     assert "for decode/r1 (prefill.jsonl:5)." in printed
-    assert "Line 13 is decode.jsonl:4." in printed
+    assert f"Line 13 is {decode}:4." in printed
     assert f"kvspec merge {decode} {prefill} -o merged.jsonl && kvspec show merged.jsonl --request decode/r1" in printed
+    (result,) = json.loads((tmp_path / "found.sarif").read_text())["runs"][0]["results"]
+    steps = result["codeFlows"][0]["threadFlows"][0]["locations"]
+    places = [one["physicalLocation"] for one in (*result["locations"], *(step["location"] for step in steps))]
+    stands = [(Path(one["artifactLocation"]["uri"]).name, one["region"]["startLine"]) for one in places]
+    assert stands[:3] == [("decode.jsonl", 4), ("decode.jsonl", 2), ("decode.jsonl", 3)]
+    assert ("prefill.jsonl", 5) in stands
 
 
 def test_a_merged_trace_is_the_same_in_any_order_and_stands_in_no_file_that_it_is_made_of(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from kvconform.levels.memory.grouping import Group, Grouped, Grouping
 from kvconform.levels.memory.ledger import keep_ledgers
 from kvconform.levels.memory.rendering import findings_of_groups, pool_to_name
 from kvconform.signals import Interrupted, forgive
-from kvconform.traces.memory import MemoryReader
+from kvconform.traces.memory import HostReader, MemoryReader
 from kvconform.traces.merging import MergedReader, Source
 from kvspec.rules import MEMORY_RULES
 
@@ -82,6 +82,9 @@ def check(
         complain(str(problem))
 
     _show_counts(console, path, outcome, checker.state)
+    if isinstance(trace, HostReader) and trace.left_out:
+        line = f"Not checked in this file alone: the memory of other hosts, in {counted(trace.left_out, 'operation')}."
+        console.print(Text(filled(line, console.width, "", "  ")), soft_wrap=True)
     findings = findings_of_groups(path, trace.header.pools, outcome, grouping.identities, SECONDS, consoles.described)
     for number, finding in enumerate(findings, start=1):
         show_finding(console, finding, number)

@@ -205,20 +205,25 @@ def findings_of_groups(
         else:
             nothing = Trace("memory", builtins(pools), memory_in_words(pools), group.finding.event, [])
             findings.append(_finding(path, group, nothing, "", follows))
-    if isinstance(path, Parts):
+    if isinstance(path, Parts) and path.is_file():
         _name_parts(path, findings)
     return findings
 
 
 def _name_parts(parts: Parts, findings: Sequence[Finding]) -> None:
     """Say where events of a merged trace stand in the files that it is made of."""
-    lines = {moment.line for finding in findings for moment in finding.trace.moments}
-    found = places(parts, lines | {finding.place.line for finding in findings})
-    for finding in findings:
+    lines = [
+        {finding.place.line, *(moment.line for moment in finding.trace.moments), *(one.line for one in finding.ledger)}
+        for finding in findings
+    ]
+    found = places(parts, set().union(*lines))
+    for finding, named in zip(findings, lines, strict=True):
         finding.parts = [*map(str, parts.paths)]
-        finding.known.append(f"Line {finding.place.line} is {found[finding.place.line]}.")
+        finding.origins = {line: Place(str(found[line][0]), found[line][1]) for line in sorted(named)}
+        finding.known.append(f"Line {finding.place.line} is {finding.origins[finding.place.line]}.")
         for moment in finding.trace.moments:
-            moment.says = f"{moment.says.removesuffix('.')} ({found[moment.line]})."
+            path, line = found[moment.line]
+            moment.says = f"{moment.says.removesuffix('.')} ({path.name}:{line})."
 
 
 def finding_of(path: Source, pools: dict[str, Pool], group: Group, cut: Cut | None, follows: str = "") -> Finding:
