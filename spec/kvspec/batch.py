@@ -1,4 +1,4 @@
-"""What may share a prefill batch (20476)."""
+"""The conditions under which requests share a prefill batch (20476)."""
 
 from typing import NamedTuple
 

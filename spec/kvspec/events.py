@@ -1,8 +1,8 @@
-"""The event vocabulary: each operation, its arguments, and what an implementation answers.
+"""The event vocabulary: each operation, its arguments, and the answer of an implementation.
 
-An event is an operation; once it ran, `obs` holds what the implementation answered, or `refused` why it did nothing.
-Every part of an answer is optional: `None` means that the implementation could not observe it, and what is not
-observed is not judged. All lengths are in tokens; pages and rows are named by their numbers.
+An event is an operation. Once it ran, `obs` holds the answer of the implementation, or `refused` the reason why it did
+nothing. Every field of an answer is optional: `None` means that the implementation could not observe it, and the field
+is not checked. All lengths are in tokens; pages and rows are named by their numbers.
 """
 
 from functools import reduce
@@ -26,11 +26,11 @@ TurnsCountAs = Literal["requests", "sessions"]
 """Whose memory a turn of a session counts as while it has any: its own, or its session's."""
 
 Overshoot = Literal["freed", "published"]
-"""What becomes, when a plain request finishes, of whole pages of accepted tokens past those that it keeps."""
+"""The fate of whole pages of accepted tokens past those that a plain request keeps when it finishes."""
 
 Room = Literal["exact", "estimated"]
-"""What an operation needs with a sliding window: the pages that it takes, or as many as its positions would fill and
-one more for each request."""
+"""The pages that an operation needs with a sliding window: those that it takes, or as many as its positions would fill
+and one more for each request."""
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -56,13 +56,14 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     rows_read: RowsRead = "until_complete"
     """How a launch reads the rows of its requests; without meaning where there are none."""
     first_turn_chunks: FirstTurnChunks = "private"
-    """What becomes of the chunks of a session's first turn but the last."""
+    """The fate of the chunks of a session's first turn but the last."""
     turns_count_as: TurnsCountAs = "requests"
     """Where the figures count what a turn has."""
     overshoot: Overshoot = "freed"
-    """What becomes of the K/V of tokens that were accepted past the stop of a request."""
+    """The fate of the K/V of tokens that were accepted past the stop of a request."""
     room: Room = "exact"
-    """What must be free for a prefill or a speculative step; with a sliding window and pages of several tokens only."""
+    """The pages that must be free for a prefill or a speculative step; only with a sliding window and pages of several
+    tokens."""
 
     @property
     def hybrid(self) -> bool:
@@ -81,7 +82,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 
 class Answer(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, gc=False):
-    """What an implementation observed while it carried an operation out."""
+    """The observations of an implementation while it carried an operation out."""
 
 
 class Done(Answer):
@@ -226,9 +227,9 @@ class Figures(Answer):
     states_available: int | None = None
     """Free state slots."""
     states_evictable: int | None = None
-    """State slots of the prefix store at prefixes that nobody has locked."""
+    """State slots of the prefix store at prefixes without a lock."""
     states_protected: int | None = None
-    """State slots of the prefix store at prefixes that somebody has locked."""
+    """State slots of the prefix store at locked prefixes."""
     states_sessions: int | None = None
     """State slots of idle session slots."""
     states_requests: int | None = None
@@ -236,7 +237,7 @@ class Figures(Answer):
 
 
 class HolderView(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """One holder as the implementation's own records show it, as far as it tells them. Lengths in tokens."""
+    """One holder as the implementation's own records show it, as far as it reports them. Lengths in tokens."""
 
     row: int | None = None
     protected_len: int | None = None
@@ -279,7 +280,7 @@ class SnapshotAnswer(Answer):
     withheld_rows: Runs | None = None
     """Rows that were let go under a launch still in flight: those that one reads, and others at will (RACE-1)."""
     locks: dict[int, int] | None = None
-    """For each page of the prefix store that somebody has locked, how many holders have."""
+    """Locked page of the prefix store -> the number of holders that lock it."""
     window_locks: dict[int, int] | None = None
     """For each window page of the prefix store that a window lock covers, how many do."""
     state_locks: dict[int, int] | None = None
@@ -313,7 +314,7 @@ A = TypeVar("A", bound=Answer)
 class Operation(
     msgspec.Struct, Generic[A], tag_field="op", forbid_unknown_fields=True, omit_defaults=True, kw_only=True, gc=False
 ):
-    """What all operations share: the place for their answer."""
+    """The common part of all operations: the place for their answer."""
 
     obs: A | None = None
     refused: Refused | None = None
@@ -456,7 +457,7 @@ Event = Operation[Any]
 """Any of the operations above."""
 
 EVENTS: Any = reduce(or_, Operation.__subclasses__())
-"""All of them as one type, for whoever reads one."""
+"""All of them as one type, for decoders."""
 
 
 class Step(Protocol):

@@ -64,7 +64,7 @@ def tokens_of(state: State, holder: Request | Session) -> Tokens:
 
 @checks("ROW-1")
 def rows_are_their_records(state: State) -> None:
-    """Each holder's record is there, and its row is marked as its own; the law counts the others."""
+    """Each holder's record is there, and its row is marked as its own; the memory model counts the others."""
     for name, record, _ in holders(state):
         if record not in state.records:
             raise Violation("ROW-1", f"the row of {name} is gone")
@@ -74,11 +74,11 @@ def rows_are_their_records(state: State) -> None:
 
 
 @checks("PAGE-1", "STORE-2", "SWA-1", "SWA-5", "MAMBA-1", "MAMBA-5")
-def books_agree_with_the_law(state: State) -> None:
-    """Who refers to what, which names there are and what no lock covers is what all steps so far meant to the memory.
+def books_agree_with_the_memory_model(state: State) -> None:
+    """The references, names and unlocked prefixes of the state are those of the memory after all events so far.
 
-    These rules restate the law, which has followed every step: each page, row, window page and state slot has the
-    owners that were told, and the locks are what holders hold. Without a law nothing is checked.
+    These rules restate the memory model, whose checker has followed every step: each page, row, window page and state
+    slot has the owners of its events, and the locks are those of its holders. Without a checker nothing is checked.
     """
     store, memory = state.store, state.memory
     if memory is None:
@@ -140,7 +140,7 @@ def protected_is_aligned(state: State) -> None:
 
 @checks("LEN-3")
 def sessions_grow(state: State) -> None:
-    """What is protected of an idle session lies within what its next turn must begin with."""
+    """The protected tokens of an idle session are among those with which its next turn must begin."""
     for name, session in state.sessions.items():
         protected = 0 if session.record is None else state.lengths[session.record].protected
         if protected and protected >= len(tokens_of(state, session)):
@@ -214,7 +214,7 @@ def cursors_cut_the_private_pages(state: State) -> None:
 
 @checks("MAMBA-2")
 def holders_have_their_states(state: State) -> None:
-    """Whoever has a row has the slots that it computes and tracks in; who has none has at most the one it took."""
+    """A holder of a row has the slots that it computes and tracks in; a request without one has at most one slot."""
     due = 1 + state.config.tracking_states if state.config.num_states else 0
     for name, record, _ in holders(state):
         states = state.records[record].states
@@ -271,7 +271,7 @@ def one_mid_prefill(state: State) -> None:
 @checks("ACC-1", "ACC-2", "ACC-3")
 def everything_is_counted_once(state: State) -> None:
     """The figures sum to their pools."""
-    config, told, size = state.config, figures(state), state.config.page_size
+    config, counted, size = state.config, figures(state), state.config.page_size
     held = ("available", "evictable", "protected", "session_held", "uncached")
     slots = ("available", "evictable", "protected", "sessions", "requests")
     rows = ("rows_available", "rows_requests", "rows_sessions", "rows_withheld")
@@ -283,7 +283,7 @@ def everything_is_counted_once(state: State) -> None:
         ("ACC-2", "tokens of the window pool", config.num_window_pages * size, [f"window_{name}" for name in held]),
         ("ACC-3", "state slots", config.num_states, [f"states_{name}" for name in slots]),
     ):
-        total = sum(getattr(told, name) or 0 for name in names)
+        total = sum(getattr(counted, name) or 0 for name in names)
         if total != expected:
             raise Violation(rule, f"the {what} do not add up", expected=expected, observed=total)
 

@@ -111,8 +111,8 @@ def extend(lengths: Lengths, seq_len: int, page_size: int) -> Lengths:
 def decode(lengths: Lengths, n: int, page_size: int, unverified: int = 0) -> Lengths:
     """One decode step: room for `n` tokens past the committed ones; `n == 1` commits its token at once (994).
 
-    A speculative step may be launched before the one before it is verified. Then nobody knows yet where it begins, so
-    there is room past all the `unverified` positions of that one as well (28754, rule SPEC-2).
+    A speculative step may be launched before the one before it is verified. Its first position is unknown then, so it
+    has room past all the `unverified` positions of that one as well (28754, rule SPEC-2).
     """
     protected, committed, allocated = lengths
     room = committed + unverified + n

@@ -1,4 +1,4 @@
-"""Who owns a row or a page, and which steps change it, as functions of a few integers (17850, 20476, 22213).
+"""The owner of a row or a page, and the steps that change it, as functions of a few integers (17850, 20476, 22213).
 
     owner       of         meaning
     FREE        both       no holder: it can be given out
@@ -37,7 +37,7 @@ def allocate(owner: int, readers: int, record: int) -> int:
 @require(lambda owner, record: owner == record >= 1)
 @ensure(lambda owner, result: result == owner)
 def reuse(owner: int, record: int) -> int:
-    """The owner of a row that a record brings to a batch: nobody else has got it between two chunks (ROW-2)."""
+    """The owner of a row that a record brings to a batch: no other record got it between two chunks (ROW-2)."""
     return record
 
 
@@ -68,7 +68,7 @@ def publish(owner: int, record: int) -> int:
 @require(lambda locks: locks == 0)
 @ensure(lambda result: result == FREE)
 def release(owner: int, locks: int) -> int:
-    """The owner of a page that its record lets go, or the store: nobody has locked it (STORE-3)."""
+    """The owner of a page that its record or the store frees: it has no lock (STORE-3)."""
     return FREE
 
 

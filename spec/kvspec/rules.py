@@ -11,7 +11,7 @@ class Rule(NamedTuple):
 
     id: str
     name: str
-    """What it asks for, in a few words with hyphens between them."""
+    """Its requirement, in a few words with hyphens between them."""
     statement: str
     reason: str
     origin: str
@@ -25,10 +25,10 @@ CODES: dict[str, str] = {
 """The cases of rules, each in a sentence: a finding's code is the rule's id and the name of the case."""
 
 ALL_RULES: dict[str, Rule] = {text["id"]: Rule(**text) for text in _TEXT}
-"""Every rule by its id, in the order of the chapters: the law's, then those of the policies above it."""
+"""Every rule by its id, in the order of the chapters: the memory model's, then those of the policies above it."""
 
 MEMORY_RULES = {name: rule for name, rule in ALL_RULES.items() if name.startswith("MEM-")}
-"""The law's. They know pools, pages, holders and operations; no request, no session, no tree."""
+"""The memory model's. They know pools, pages, holders and operations; no request, no session, no tree."""
 
 RULES = {name: rule for name, rule in ALL_RULES.items() if name not in MEMORY_RULES}
 """Those of the policies above it."""

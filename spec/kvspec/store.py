@@ -2,8 +2,8 @@
 
 A real engine keeps a radix tree. Its node splits, node ids and lock counters cannot be observed, so they are not
 here: a page-aligned prefix, named by its `PrefixKey`, maps to the page that holds its last tokens, and a lock on a
-prefix covers all shorter ones. What else is known of a prefix is kept under its page. Locking, unlocking and eviction
-cost one step a page that changes.
+prefix covers all shorter ones. Other facts about a prefix are kept under its page. Locking, unlocking and eviction cost
+one step a page that changes.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ ROOT: PrefixKey = b""
 
 
 class Publication(NamedTuple):
-    """What publishing a holder's prefix will do."""
+    """The effect of publishing a holder's prefix."""
 
     length: int
     """The new protected length, in tokens."""
@@ -78,7 +78,7 @@ class PrefixStore:
             self.children[key] = count
 
     def lock(self, table: Sequence[int], length: int, new: int = 0) -> None:
-        """Pin the prefix whose `length` pages `table` begins with; nobody has locked the last `new` of them yet."""
+        """Pin the prefix whose `length` pages `table` begins with; the last `new` of them have no lock yet."""
         if not length:
             return
         pins, known, end = self.pins, length - new, table[length - 1]
@@ -115,7 +115,7 @@ class PrefixStore:
             key = self.parents[self.pages[key]]
 
     def exchange(self, key: PrefixKey, page: int) -> None:
-        """The prefix `key`, which nobody has locked, ends in another page from now on."""
+        """The prefix `key`, which has no lock, ends in another page from now on."""
         self.parents[page] = self.parents.pop(self.pages[key])
         self.pages[key] = page
 
@@ -141,7 +141,7 @@ class PrefixStore:
             page = next(page for page in keys.values() if page in self.pins)
             raise Violation("STORE-3", f"page {page} was evicted while it is locked")
         parents, children = [*map(self.parents.__getitem__, keys.values())], self.children
-        # Of nobody more leave than are there: if as many leave as are there in all, all of each one leave.
+        # No prefix loses more children than it has: if as many leave as all have together, all of each leave.
         longer = len(keys) + sum([children[key] - 1 for key in children.keys() & keys.keys()])
         losing = [*filterfalse(keys.__contains__, parents)]
         if longer == len(keys) - len(losing):

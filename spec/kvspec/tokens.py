@@ -15,7 +15,7 @@ Element = int | str
 """A token id, or the key of one whole page."""
 
 Page = tuple[int, ...] | str
-"""What one full page holds: its token ids, or its page key."""
+"""The content of one full page: its token ids, or its page key."""
 
 PrefixKey = bytes
 """The digest (16 bytes) of all pages up to and including one: it names a page-aligned prefix."""
@@ -42,15 +42,15 @@ class Tokens:
         self.pages: list[Page] = []
         self.rest: list[int] = []
         self._keys: list[PrefixKey] = []
-        for kind, alike in groupby(elements, type):
+        for kind, same in groupby(elements, type):
             if kind is int:
-                self.extend(alike)  # type: ignore[arg-type]
+                self.extend(same)  # type: ignore[arg-type]
             elif self.rest:
                 raise ValueError(
-                    f"page key {next(alike)!r} stands at position {len(self)}, not at a border of pages of {page_size}"
+                    f"page key {next(same)!r} stands at position {len(self)}, not at a border of pages of {page_size}"
                 )
             else:
-                self.pages.extend(alike)  # type: ignore[arg-type]
+                self.pages.extend(same)  # type: ignore[arg-type]
 
     def __len__(self) -> int:
         """The number of tokens."""

@@ -13,7 +13,7 @@ from kvcheck.state import PageGroup, PoolState
 from kvspec.memory import Finding, events
 from kvspec.memory.checker import Checker
 from kvspec.memory.events import Event, OpId, Page, Use
-from kvspec.model.meaning import MakeLaw
+from kvspec.model.meaning import MakeChecker
 from kvspec.rules import CODES
 from tests.kvcheck.walks import Apart, Decoding, Together, Walk, pools
 from tests.spec.memory.once import Once
@@ -198,7 +198,7 @@ def test_pages_that_are_handled_together_are_judged_as_if_each_were_alone() -> N
 
 
 @pytest.mark.parametrize("made", [Checker, kvcheck.Checker], ids=["plain", "fast"])
-def test_a_law_goes_on_from_a_copy_as_it_would_itself(made: MakeLaw) -> None:
+def test_a_law_goes_on_from_a_copy_as_it_would_itself(made: MakeChecker) -> None:
     """Whoever explores goes on from copies: the same is found, in the same order."""
     for seed in range(60):
         random = Random(seed)

@@ -55,7 +55,7 @@ class Walk:
         return self.random.choice(("kv", "kv", "kv", "states", *["disk"] * keyed))
 
     def numbers(self, pool: str) -> list[Page]:
-        told = self.checker.pools[pool].told
+        told = self.checker.pools[pool].config
         return ["d", "e"] if told.keyed else [*range(told.first_page, told.first_page + (told.num_pages or 0))]
 
     def some(self, pool: str) -> Pages:
@@ -63,7 +63,7 @@ class Walk:
 
     def real(self, pool: str) -> Pages:
         """No padding among them."""
-        return [page for page in self.some(pool) if page not in self.checker.pools[pool].told.padding]
+        return [page for page in self.some(pool) if page not in self.checker.pools[pool].config.padding]
 
     def keys(self, pages: Pages) -> list[str]:
         return [self.random.choice(KEYS) for _ in pages]
@@ -282,7 +282,7 @@ class Decoding(Walk):
         """One more position for a request; a page first, if it needs one, and a new request after the last one."""
         name, pool = self.random.choice([*self.ends]), self.checker.pools["kv"]
         holder, there, end = HOLDERS[[*self.ends].index(name)], self.there(name), self.ends[name]
-        taken = {page.number for table in self.checker.tables.values() for page in table.pages} | {*pool.told.padding}
+        taken = {page.number for table in self.checker.tables.values() for page in table.pages} | {*pool.config.padding}
         free = [page for page in self.numbers("kv") if page not in taken]
         if end < len(there) * pool.size:
             self.ends[name] = end + 1
@@ -376,7 +376,7 @@ class Together(Walk):
             found = self.run([*self.cached])
         keys = [self.cached[page] for page in found]
         used = {page.number for table in self.checker.tables.values() for page in table.pages}
-        used |= {*self.checker.pools["kv"].told.padding}
+        used |= {*self.checker.pools["kv"].config.padding}
         used |= {*found} if self.random.random() < 0.1 else {*found, *self.cached}
         new = self.run([page for page in self.numbers("kv") if page not in used])
         labels = [f"{key}.{part}" for key in [*keys, *(f"{holder}{page}" for page in new)] for part in range(units)]

@@ -17,8 +17,8 @@ from kvspec import events
 from kvspec.events import Config, HolderView, Operation, Refusal, Refused, TurnsCountAs
 from kvspec.invariants import check
 from kvspec.model import OPERATIONS, looking
+from kvspec.model.answer import PoolName
 from kvspec.model.state import State
-from kvspec.model.told import PoolName
 from kvspec.pages import Runs, expand
 from kvspec.rules import RULES, Violation
 from tests.walk import SEEDS, RandomDraw, proposals

@@ -16,7 +16,7 @@ from kvconform.oracle.pools import owner_name, pool_of, record_name
 from kvspec.events import Config, Event, Extend, Refusal, Refused
 from kvspec.lengths import Lengths
 from kvspec.model import OPERATIONS
-from kvspec.model.meaning import FORWARD, MakeLaw, Memory
+from kvspec.model.meaning import FORWARD, MakeChecker, Memory
 from kvspec.model.state import State
 from kvspec.pages import expand
 from kvspec.rules import Violation
@@ -27,7 +27,7 @@ __all__ = ["Model", "Observed", "carry_out", "check_refusal", "owner_name", "rec
 class Model:
     """The specification, watching one memory manager."""
 
-    def __init__(self, config: Config, *, checker: MakeLaw | None = None, writes_on: str = FORWARD) -> None:
+    def __init__(self, config: Config, *, checker: MakeChecker | None = None, writes_on: str = FORWARD) -> None:
         """An empty memory manager of the given sizes.
 
         `checker` makes the memory checker for the memory events of each step. `writes_on` is the stream on which rows

@@ -11,10 +11,10 @@ from kvconform.oracle.parts import check_content, check_length, not_reported, ot
 from kvconform.oracle.pools import FREE, STORE, Pool, pool_of, record_name
 from kvconform.protocol import ANSWERS
 from kvspec.events import Answer, Event, Figures, FreeState
+from kvspec.model.answer import Needs, PoolName
 from kvspec.model.records import Part
 from kvspec.model.recurrent import source
 from kvspec.model.state import WITHHELD, State
-from kvspec.model.told import Needs, PoolName
 from kvspec.pages import Runs, beginning, count
 from kvspec.rules import Violation
 from kvspec.tokens import PrefixKey
@@ -27,7 +27,7 @@ _EVICTED = {"window": "window_evicted", "states": "states_evicted"}
 
 
 class Observed:
-    """The observed answer to one operation (`kvspec.model.told.Told`); without an answer it makes up a right one.
+    """The observed answer to one operation; without an answer it makes up a right one.
 
     A reported field counts as checked by its rule, a field that is left out as unchecked.
     """

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from kvspec.model.answer import PoolName
 from kvspec.model.state import State
-from kvspec.model.told import PoolName
 from kvspec.tokens import PrefixKey
 
 FREE = "is free already"

@@ -160,9 +160,9 @@ def step_goals(name: str, wrong: Callable[..., Run] | None = None) -> Iterator[G
     before = unknowns.state(Memory)
     run = step(Run(before), **unknowns.arguments(step))
     known = [*sound(before), *(formula for _, formula in run.asked)]
-    for state, memory in enumerate([before, *(after for _, _, after in run.told)]):
+    for state, memory in enumerate([before, *(after for _, _, after in run.emitted)]):
         known += counted(memory.page, state)
-    for what, allowed, _ in run.told:
+    for what, allowed, _ in run.emitted:
         yield Goal(what, known, [_plain("the memory model allows it", allowed)], before, unknowns.terms)
     yield Goal("after it", known, INVARIANTS, run.memory, unknowns.terms)
 

@@ -1,12 +1,11 @@
-"""The memory model: the law below every engine's policy.
+"""The memory model: the rules of memory below every engine's policy.
 
 Pools hold pages. A page is held, published, written and read. Nothing else exists here: no request, no session, no
-tree. Read in this order: `events` (what can happen), `kvspec.rules` (what is forbidden), `order` (what happens
-before what), `pages` (what is remembered), `holding` (who refers to pages, and by which names they are found) and
-`checker` (what operations do to slots).
+tree. Read in this order: `events` (the events), `kvspec.rules` (the rules), `order` (the order of operations), `pages`
+(the state), `holding` (references and names of pages) and `checker` (reads and writes of slots).
 
-`kvspec.memory.checker.Checker` says it slot by slot, as plainly as can be. The fast checker, `kvcheck.Checker`, comes
-to the same findings with intervals and vector clocks, says more of each, and refuses events that no engine can mean.
+`kvspec.memory.checker.Checker` checks slot by slot, as plainly as can be. The fast checker, `kvcheck.Checker`, makes
+the same findings with intervals and vector clocks, adds details to each, and refuses malformed events.
 """
 
 import msgspec

@@ -1,7 +1,7 @@
-"""The law: what each event is allowed to do, and what it does.
+"""The plain memory checker: which events the memory model allows, and their effects.
 
-Said as plainly as can be: slot by slot, every read looked at afresh, nothing forgotten. It never stops: what is found
-is told, and the state is mended in the way that hides least. Events are taken to be well-formed.
+It is as plain as can be: it checks slot by slot, checks every read anew, and forgets nothing. It never stops: after a
+finding it continues from the state that hides the fewest later findings. Events are taken to be well-formed.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -11,7 +11,7 @@ from kvspec.memory import Finding, events
 from kvspec.memory.events import Event, Pool, Use
 from kvspec.memory.holding import Holding
 from kvspec.memory.order import Order
-from kvspec.memory.pages import UNTOLD, By, Meant, PageState, Promise, Slot, Table
+from kvspec.memory.pages import UNLABELLED, By, Meant, PageState, Promise, Slot, Table
 
 
 class Part(NamedTuple):
@@ -23,38 +23,38 @@ class Part(NamedTuple):
 
 
 class Checker(Holding):
-    """The law, watching one engine's memory."""
+    """Checks the memory events of one engine."""
 
     def __init__(self, pools: Mapping[str, Pool]) -> None:
         """Pools in which everything is free."""
         super().__init__(pools)
         self.order = Order()
-        self.told: set[str | None] = set()
-        """Streams of which it is told when an operation ends."""
+        self.ends_reported: set[str | None] = set()
+        """Streams whose operations have reported ends."""
         self.delivered: dict[int, str] = {}
-        """Operation -> for whom its result left the engine, when it was not known yet whether its end would be told."""
+        """Operation -> the holder whose result was delivered before it was known whether ends are reported."""
         self.found: list[tuple[By, PageState, int, By]] = []
-        """What was read: by whom, in which slot of which page, and who had written there."""
+        """All reads: the reader, the page, the slot, and the writer of the slot."""
         self.wrote: dict[tuple[PageState, int], Meant] = {}
-        """What the operation at hand is told to leave, by its writes."""
-        self.spoilt: set[By] = set()
-        """What is worthless of what operations computed; without a holder, all of it."""
+        """The content that the current operation writes to each slot."""
+        self.tainted: set[By] = set()
+        """Operations with the holders whose results are tainted; without a holder, all results."""
 
     def step(self, event: Event) -> list[Finding]:
-        """Judge one event and move on; what it breaks, most often nothing."""
+        """Check one event and apply it; its findings, most often none."""
         self.number, self.event, self.findings = self.number + 1, event, []
-        judge: Any = getattr(self, str(type(event).__struct_config__.tag))
-        judge(event)
+        check: Any = getattr(self, str(type(event).__struct_config__.tag))
+        check(event)
         return self.findings
 
     def begin(self, event: events.Begin) -> None:
-        """An operation is queued: each of its uses is judged, and counts from now on."""
+        """An operation is queued: each of its uses is checked, and takes effect."""
         if self.order.flies(self.order.named.get(event.id), event.host):
             self.find("MEM-ORDER/begun-again")
         number, self.wrote = self.order.begin(event), {}
         reads: list[tuple[Use, Use | None]] = [*[(use, None) for use in event.reads], *event.copies]
         late = [
-            event.reads_own_writes and all(part.page.pool.told.reads_own_writes for part in self.parts_of(use))
+            event.reads_own_writes and all(part.page.pool.config.reads_own_writes for part in self.parts_of(use))
             for use, _ in reads
         ]
         early = [
@@ -69,7 +69,7 @@ class Checker(Holding):
                 self._write(number, to, carried)
 
     def wait(self, event: events.Wait) -> None:
-        """What is queued on a stream from now on comes after something."""
+        """Later operations of a stream come after an operation or another stream."""
         self.order.wait(event)
 
     def send(self, event: events.Send) -> None:
@@ -88,7 +88,7 @@ class Checker(Holding):
             self.find("MEM-ORDER/not-in-flight")
             return
         if flies:
-            self.told.add(self.order.begun[number].stream)
+            self.ends_reported.add(self.order.begun[number].stream)
             if number in self.delivered:
                 self.find("MEM-DELIVER/incomplete", holder=self.delivered.pop(number))
         self.order.end(number, event)
@@ -96,14 +96,17 @@ class Checker(Holding):
             self._fail(number, event.unwritten)
 
     def _fail(self, failed: int, unwritten: list[Use]) -> None:
-        """What was to be written is missing where nobody wrote since; what is in flight and read of it is worthless."""
+        """Mark the slots that a failed operation left unwritten, and taint the operations in flight that read them.
+
+        Slots that a later operation wrote stay written.
+        """
         parts = [part for use in unwritten for part in self._paged(use)]
         missing = {(failed, part.page, at) for part in parts for at in part.meant}
         for reader, page, at, writer in self.found:
             if any(self.order.flies(reader[0], host) for host in self.order.hosts) and (
-                (writer[0], page, at) in missing or self._is_spoilt(writer)
+                (writer[0], page, at) in missing or self._is_tainted(writer)
             ):
-                self.spoilt.add(reader)
+                self.tainted.add(reader)
         for page, meant, _ in parts:
             gone = [at for at in meant if page.writers.get(at) == failed]
             page.content = {at: slot for at, slot in page.content.items() if at not in gone}
@@ -112,26 +115,26 @@ class Checker(Holding):
                     page.pool.names[key, page] = Promise(promise.meant, planned=True)
                 self.check_plans(page)
 
-    def _is_spoilt(self, by: By) -> bool:
-        """Whether what an operation computed for a holder is worthless."""
-        return not self.spoilt.isdisjoint({by, (by[0], None)})
+    def _is_tainted(self, by: By) -> bool:
+        """Whether the results of an operation for a holder are tainted."""
+        return not self.tainted.isdisjoint({by, (by[0], None)})
 
     def deliver(self, event: events.Deliver) -> None:
-        """What an operation computed for a holder leaves the engine."""
+        """The result of an operation for a holder leaves the engine."""
         number = self.order.named.get(event.id)
         flies = self.order.flies(number, event.host)
         begun = [id for id in self.order.named if isinstance(id, int)]
         if isinstance(event.id, int) and event.id > max(begun, default=0):
             self.find("MEM-DELIVER/not-begun", holder=event.holder)
         elif number is not None and flies:
-            if self.order.begun[number].stream in self.told:
+            if self.order.begun[number].stream in self.ends_reported:
                 self.find("MEM-DELIVER/incomplete", holder=event.holder)
             else:
                 self.delivered[number] = event.holder
-        if number is not None and self._is_spoilt((number, event.holder)):
+        if number is not None and self._is_tainted((number, event.holder)):
             self.find("MEM-DELIVER/tainted", holder=event.holder)
 
-    # What operations do to slots
+    # Slots
 
     def parts_of(self, use: Use) -> list[Part]:
         """The slots of a use, page by page; none if its table names no page."""
@@ -140,10 +143,10 @@ class Checker(Holding):
         if table is None:
             return []
         pool, start, stop = table.pool, use.start, use.stop or len(table.pages) * table.pool.size
-        told = None if use.labels is None else pool.meant(use.labels, stop - start, start)
+        given = None if use.labels is None else pool.meant(use.labels, stop - start, start)
         slots: dict[int, dict[int, Meant]] = {}
         for at in range(start, stop):
-            meant = table.meant.get(at, UNTOLD) if told is None else told[at - start]
+            meant = table.meant.get(at, UNLABELLED) if given is None else given[at - start]
             slots.setdefault(at // pool.size, {})[at % pool.size] = meant
         pages = {index: table.pages[index] if 0 <= index < len(table.pages) else pool.page(None) for index in slots}
         return [Part(pages[index], slots[index], table.holder) for index in slots]
@@ -154,41 +157,41 @@ class Checker(Holding):
             self.find("MEM-USE/no-table")
         for part in self.parts_of(use):
             if part.page.kind == "hole":
-                self.tell(use, part, {"MEM-USE/no-page": part.meant})
+                self.report(use, part, {"MEM-USE/no-page": part.meant})
             else:
                 yield part
 
-    def tell(self, _use: Use, part: Part, wrong: Mapping[str, Collection[int]]) -> bool:
-        """Tell which rules slots of a use break, whatever the use; whether that makes worthless what is computed."""
+    def report(self, _use: Use, part: Part, wrong: Mapping[str, Collection[int]]) -> bool:
+        """Report the rules that slots of a use break; whether that taints the operation's results."""
         for code, slots in wrong.items():
             if slots:
                 self.find(code, part.page, None if code.startswith("MEM-OVERWRITE") else part.holder)
         return any(slots for code, slots in wrong.items() if code.startswith(("MEM-WRITTEN", "MEM-CONTENT")))
 
     def _read(self, number: int, use: Use, to: Use | None) -> list[Slot | None]:
-        """Judge a read, or a copy `to` somewhere; what it finds, slot by slot.
+        """Check a read, or a copy `to` another place; the content, slot by slot.
 
-        A copy that does not say what it means to find may take slots along that were never written. What is read of
-        padding for nobody, meaning nothing, as for an empty entry of a batch, is thrown away; but a copy keeps it.
+        A copy without labels may carry slots that were never written. A read of padding without a holder and without
+        labels, as for an empty entry of a batch, has no effect; in a copy it has.
         """
         taken: list[Slot | None] = []
         for part in self._paged(use):
             page, meant, holder = part
-            untold, told = [label is None for label, _ in meant.values()], page.pool.told
-            may_lack = not told.writes_reported or (to is not None and untold[0] and not told.keyed)
+            unlabelled, config = [label is None for label, _ in meant.values()], page.pool.config
+            may_lack = not config.writes_reported or (to is not None and unlabelled[0] and not config.keyed)
             found = {at: page.content[at] for at in meant if at in page.content}
             wrong: dict[str, Collection[int]] = {}
-            if page.number in told.padding:
-                wrong["MEM-USE/padding"] = () if holder is None and all(untold) and to is None else meant
+            if page.number in config.padding:
+                wrong["MEM-USE/padding"] = () if holder is None and all(unlabelled) and to is None else meant
             else:
-                wrong["MEM-USE/not-held"] = () if told.keyed or page.holds(holder) else meant
+                wrong["MEM-USE/not-held"] = () if config.keyed or page.holds(holder) else meant
                 wrong["MEM-RACE/read"] = self._unordered(number, part, reads=False)
                 wrong["MEM-WRITTEN/unwritten"] = () if may_lack else meant.keys() - found.keys()
                 differ = {at: slot.meant for at, slot in found.items() if self.differ(slot.meant, meant[at])}
                 shifted = next(((there[0] == meant[at][0]) for at, there in differ.items()), False)
                 wrong["MEM-CONTENT/shifted" if shifted else "MEM-CONTENT/other"] = differ
-            if self.tell(use, part, wrong) or any(self._is_spoilt(slot.by) for slot in found.values()):
-                self.spoilt.add((number, holder))
+            if self.report(use, part, wrong) or any(self._is_tainted(slot.by) for slot in found.values()):
+                self.tainted.add((number, holder))
             self.found += [((number, holder), page, at, slot.by) for at, slot in found.items()]
             page.uses.append(((number, "reads"), meant, False))
             taken += map(found.get, meant)
@@ -201,40 +204,40 @@ class Checker(Holding):
         return [at for at in part.meant if any(at in slots for slots in rivals)]
 
     def _write(self, number: int, use: Use, carried: list[Slot | None] | None = None) -> None:
-        """Judge a write, and let it take effect. A copy that does not say what it brings leaves what it `carried`."""
+        """Check a write and apply it. A copy without labels writes the content that it `carried`."""
         parts = [*self._paged(use)]
         if carried is not None and len(carried) != sum(len(part.meant) for part in parts):  # through a hole
             return
         slots = iter(carried or ())
         for part in parts:
             by = number, part.holder
-            meant = dict.fromkeys(part.meant, UNTOLD) if use.at_most else part.meant
+            meant = dict.fromkeys(part.meant, UNLABELLED) if use.at_most else part.meant
             new: dict[int, Slot | None] = {at: Slot(one, by) for at, one in meant.items()}
-            if carried is not None and not use.labels:  # what was worthless stays it
+            if carried is not None and not use.labels:  # tainted content stays tainted
                 both = zip(part.meant, slots, strict=False)
-                new = {at: slot if not slot or self._is_spoilt(slot.by) else slot._replace(by=by) for at, slot in both}
-            if part.page.number not in part.page.pool.told.padding:
+                new = {at: slot if not slot or self._is_tainted(slot.by) else slot._replace(by=by) for at, slot in both}
+            if part.page.number not in part.page.pool.config.padding:
                 self._overwrite(number, use, part, new)
             if carried is None:
                 self.wrote |= {(part.page, at): one for at, one in meant.items() if one[0] is not None}
         if parts and use.table is not None and use.labels is not None and carried is None:
-            self.tables[use.table].tell(use.start, use.labels)
+            self.tables[use.table].set_labels(use.start, use.labels)
 
     def _overwrite(self, number: int, use: Use, part: Part, new: Mapping[int, Slot | None]) -> None:
-        """Judge the write of slots of one page, and let it take effect; `None`: a copy leaves nothing there."""
+        """Check the write of slots of one page and apply it; `None`: a copy leaves the slot unwritten."""
         page, there = part.page, part.page.content
         differ = {
             at: to for at, to in new.items() if at in there and (not to or self.differ(there[at].meant, to.meant))
         }
         same = all(to and at in there and self.agree(there[at].meant, to.meant) for at, to in new.items())
         wrong: dict[str, Collection[int]] = {
-            "MEM-USE/not-held": () if page.pool.told.keyed or page.holds(part.holder) else part.meant,
+            "MEM-USE/not-held": () if page.pool.config.keyed or page.holds(part.holder) else part.meant,
             "MEM-OVERWRITE/content": [at for at, to in differ.items() if to and self._is_guarded(page, at, to)],
             "MEM-OVERWRITE/unwritten": [at for at, to in differ.items() if not to and self._is_guarded(page, at, to)],
             "MEM-REWRITE/write" if same else "MEM-RACE/write": self._unordered(number, part, reads=True),
         }
-        self.tell(use, part, wrong)
-        if any(to and self.differ(self.wrote.get((page, at), UNTOLD), to.meant) for at, to in differ.items()):
+        self.report(use, part, wrong)
+        if any(to and self.differ(self.wrote.get((page, at), UNLABELLED), to.meant) for at, to in differ.items()):
             self.find("MEM-RACE/itself", page, part.holder)  # nothing orders the writes of one operation
         page.writers |= dict.fromkeys(new, number)
         page.content = {at: slot for at, slot in {**there, **new}.items() if slot is not None}
@@ -249,6 +252,6 @@ class Checker(Holding):
         plans, shared = [promise.planned for promise in promises], sum(not pin for _, pin in page.references) > 1
         if to is None:
             return shared or not all(plans)
-        alike = [(self.agree(meant, one.meant[at]), one.planned) for one in promises if at < len(one.meant)]
-        promised = any(agree or (agree is None and not planned) for agree, planned in alike)
-        return promised or ((shared or page.pool.told.keyed) and not any(plans))
+        agreements = [(self.agree(meant, one.meant[at]), one.planned) for one in promises if at < len(one.meant)]
+        promised = any(agree or (agree is None and not planned) for agree, planned in agreements)
+        return promised or ((shared or page.pool.config.keyed) and not any(plans))

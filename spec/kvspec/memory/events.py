@@ -1,10 +1,11 @@
-"""What happens to memory, in the words of any engine's allocator.
+"""Memory events, in the terms of any engine's allocator.
 
 A *pool* has pages: KV pages, request rows, window pages, state slots, pages of a host tier, the objects of a storage. A
-*holder* is a stretch of work that refers to pages: a run of a request, a session slot, a transfer. A second turn or a
-recompute is another holder. An *operation* is work handed to a device or a transfer engine; it reads and writes
-slots. A *label* names content: for KV, the token prefix that ends there. `label_size` slots in a row share a label, and
-slot `i` of a label means its `i`-th token: equal labels mean equal content at equal offsets. Untold is unjudged.
+*holder* is a piece of work that refers to pages: a run of a request, a session slot, a transfer. A second turn or a
+recompute is another holder. An *operation* is work queued on a device or a transfer engine; it reads and writes slots.
+A *label* names content: for KV, the token prefix that ends there. `label_size` slots in a row share a label, and slot
+`i` of a label means its `i`-th token: equal labels mean equal content at equal offsets. A rule that needs a field which
+is not reported is not checked.
 """
 
 from typing import Literal
@@ -26,16 +27,16 @@ class Pool(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
 
     page_size: int = 1
     num_pages: int | None = None
-    """Pages are numbered `first_page`, `first_page + 1`, ... up to so many; `None`: not told, or keys."""
+    """Pages are numbered `first_page`, `first_page + 1`, ... up to so many; `None`: unknown, or keys."""
     first_page: int = 1
     label_size: int = 0
     """Slots a label; it divides `page_size`. 0: a whole page has one label."""
     padding: list[int] = []
-    """Padding pages: anybody may write them, nobody may read them for a position, nobody takes them."""
+    """Padding pages: any operation may write them, none may read them for a position, and they are never taken."""
     keyed: bool = False
-    """Pages are named by keys and belong to nobody: a storage. No page is taken or held."""
+    """Pages are named by keys and have no holder: a storage. No page is taken or held."""
     writes_reported: bool = True
-    """Whether all writes are told; if not, a slot that was never written is not judged."""
+    """Whether all writes are reported; if not, reads of slots that were never written are not checked."""
     reads_own_writes: bool = True
     """Whether reads of it see what the same operation writes, as in attention; recurrent states are read first."""
 
@@ -52,15 +53,15 @@ class Use(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, gc=Fal
     start: int = 0
     stop: int = 0
     labels: list[Label] | None = None
-    """What is meant, a label for each `label_size` slots that it touches. `None`: as its table says, or untold."""
+    """The meant content, a label for each `label_size` slots that it touches. `None`: that of its table, or unknown."""
     holder: str | None = None
-    """For whom pages are used; a table has its holder. `None`: not told."""
+    """The holder for whom pages are used; a table has its own. `None`: not reported."""
     at_most: bool = False
     """An upper bound: what of it is written is not known."""
 
 
 class Event(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, tag_field="op", kw_only=True):
-    """What all events share."""
+    """The common part of all events."""
 
     at: str | None = None
     """Where in the engine it comes from: a function, or file and line."""
@@ -69,7 +70,7 @@ class Event(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, tag_
 
 
 class Referring(Event, kw_only=False):
-    """What happens to a holder's references to pages."""
+    """A change of a holder's references to pages."""
 
     holder: str
     pool: str
@@ -109,13 +110,13 @@ class Publish(Event, tag="publish", kw_only=False):
     pages: Pages
     keys: list[str]
     labels: list[Label] | None = None
-    """What the names promise: a label for each `label_size` slots of each page. `None`: not told."""
+    """The promised content: a label for each `label_size` slots of each page. `None`: not reported."""
     slots: int = 0
     """How many slots of each page the names promise; 0: all."""
     planned: bool = False
-    """What the names promise is still to be written."""
+    """The promised content is still to be written."""
     writer: str | None = None
-    """The holder that is to write what is planned; `None`: whoever refers to the page may be."""
+    """The holder that is to write the planned content; `None`: any holder of the page."""
 
 
 class Drop(Event, tag="drop", kw_only=False):
@@ -172,7 +173,7 @@ class Begin(Event, tag="begin", kw_only=False):
 
 
 class Wait(Event, tag="wait", kw_only=False):
-    """What is queued on `stream` from now on comes after an operation, or after all that `on` has queued so far."""
+    """Later operations of `stream` come after an operation, or after all that `on` has queued so far."""
 
     stream: str
     id: OpId | None = None
@@ -186,14 +187,14 @@ class End(Event, tag="end", kw_only=False):
     id: OpId
     part: Done = "all"
     unwritten: list[Use] = []
-    """What it meant to write and did not: a load that failed, a transfer that was cut off."""
+    """Slots that it was to write and did not: a load that failed, a transfer that was cut off."""
 
 
 class Send(Event, tag="send", kw_only=False):
     """A host sends a message to others: a request with the pages to fill, a notification, an acknowledgement.
 
-    What a host has seen complete no other host knows, until it receives a message that was sent afterwards. A host of
-    which the trace has told nothing before knows what all the others know.
+    If a host has seen an operation complete, another one knows it only from a message that was sent afterwards. A host
+    that occurs for the first time knows what all the others know.
     """
 
     id: str
@@ -208,7 +209,7 @@ class Receive(Event, tag="receive", kw_only=False):
 
 
 class Deliver(Event, tag="deliver", kw_only=False):
-    """What an operation computed for a holder leaves the engine: a token to a client, a block to another machine."""
+    """The result of an operation for a holder leaves the engine: a token to a client, a block to another machine."""
 
     id: OpId
     holder: str

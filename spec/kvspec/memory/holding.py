@@ -1,4 +1,4 @@
-"""Who refers to which pages, by which names they are found, and which tables name them."""
+"""References to pages, their names, and the tables that name them."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ FIGURES = dict.fromkeys(("MEM-COUNT/missing", "MEM-COUNT/total"), "total")
 
 
 class Holding:
-    """The part of the law that knows no operation."""
+    """The part of the checker that needs no operations."""
 
     def __init__(self, pools: Mapping[str, Pool]) -> None:
         """Pools in which everything is free."""
@@ -22,9 +22,9 @@ class Holding:
         self.same: dict[Meant, set[Meant]] = {}
         """Content -> all that it was learnt to be, itself among it."""
         self.gone: set[str] = set()
-        """Holders whose leak was told."""
+        """Holders whose leak was reported."""
         self.wrong: dict[tuple[str, str, PageState], int] = {}
-        """Figure -> by how much it was last told to be wrong."""
+        """Figure -> the difference that was reported last."""
         self.event: Event = events.Idle()
         """The event at hand; its number, and what it breaks."""
         self.number, self.findings = 0, list[Finding]()
@@ -39,11 +39,11 @@ class Holding:
         self.findings.append(Finding(code, self.number, self.event.at, pool, number, holder))
 
     def agree(self, one: Meant, other: Meant) -> bool | None:
-        """Whether two contents are the same; `None`: not told."""
+        """Whether two contents are the same; `None`: unknown."""
         return None if None in (one[0], other[0]) else other in self.same.get(one, {one})
 
     def differ(self, one: Meant, other: Meant) -> bool:
-        """Whether two contents are told, and are not the same."""
+        """Whether two contents are known, and are not the same."""
         return self.agree(one, other) is False
 
     def unify(self, event: events.Unify) -> None:
@@ -59,7 +59,7 @@ class Holding:
         """The allocator hands free pages out; what was in them counts no more."""
         pool = self.pools[event.pool]
         for page in pool.expand(event.pages):
-            padding = page.number in pool.told.padding
+            padding = page.number in pool.config.padding
             exists = page.number in pool.numbers and not padding
             wrong = page.kind if exists else "padding" if padding else "unknown"
             if wrong != "free":
@@ -85,7 +85,7 @@ class Holding:
         self._check_reserved(pool)
 
     def release(self, event: events.Release) -> None:
-        """One reference less to each page. After the last one nobody is left to write what a name only plans."""
+        """One reference less to each page. With the last reference its planned names must be written."""
         for page in self.pools[event.pool].expand(event.pages):
             pin = self._let_go(page, event.holder)
             if pin is not None and not page.references[event.holder, False]:
@@ -124,8 +124,8 @@ class Holding:
         self._check_reserved(self.pools[event.pool])
 
     def _check_reserved(self, pool: PoolState) -> None:
-        """What is promised to holders is free or cached."""
-        if pool.reserved and pool.told.num_pages is not None:
+        """Check that the pages reserved for holders are free or cached."""
+        if pool.reserved and pool.config.num_pages is not None:
             missing = sum(pool.reserved.values()) - pool.total("free") - pool.total("cached")
             self._compare("MEM-RESERVE/exceeded", "reserved", pool.page(None), max(0, missing))
 
@@ -152,15 +152,15 @@ class Holding:
     def count(self, event: events.Count) -> None:
         """The engine's own figures, or its lists, against what its events add up to."""
         pool = self.pools[event.pool]
-        for kind, told in (("free", event.free), ("cached", event.cached), ("held", event.held)):
-            listed = Counter(pool.expand(told) if isinstance(told, list) else ())
+        for kind, counted in (("free", event.free), ("cached", event.cached), ("held", event.held)):
+            listed = Counter(pool.expand(counted) if isinstance(counted, list) else ())
             others = {page for page in listed if page.holds(None) and page.kind != kind}
-            for page in pool.pages.values() if isinstance(told, list) else ():
+            for page in pool.pages.values() if isinstance(counted, list) else ():
                 self._compare("MEM-COUNT/twice", kind, page, max(0, listed[page] - 1))
                 self._compare("MEM-COUNT/listed", kind, page, page in others)
-            if told is not None and (kind != "free" or pool.told.num_pages is not None):
-                right = len(listed.keys() - others) if isinstance(told, list) else told
-                missing = isinstance(told, list) and right < pool.total(kind)
+            if counted is not None and (kind != "free" or pool.config.num_pages is not None):
+                right = len(listed.keys() - others) if isinstance(counted, list) else counted
+                missing = isinstance(counted, list) and right < pool.total(kind)
                 self._compare(
                     "MEM-COUNT/missing" if missing else "MEM-COUNT/total",
                     kind,
@@ -192,14 +192,14 @@ class Holding:
         each = -(-slots // pool.unit)
         for index, (page, key) in enumerate(zip(pages, event.keys, strict=True)):
             meant = pool.meant(event.labels and event.labels[index * each : (index + 1) * each], slots)
-            if not (pool.told.keyed or page.holds(None)):
+            if not (pool.config.keyed or page.holds(None)):
                 self.find("MEM-NAME/free", page)
             old = next((promise for (name, _), promise in pool.names.items() if name == key), Promise([], True))
             if not old.planned and any(map(self.differ, old.meant, meant)):
                 self.find("MEM-NAME/ambiguous", page)
             pool.names[key, page] = Promise(meant, event.planned, event.writer)
             left = page.kind == "held" if event.writer is None else page.references[event.writer, False] > 0
-            if not (event.planned and (pool.told.keyed or left)):
+            if not (event.planned and (pool.config.keyed or left)):
                 self._check_promise(page, pool.names[key, page])
 
     def drop(self, event: events.Drop) -> None:
@@ -207,24 +207,24 @@ class Holding:
         pool = self.pools[event.pool]
         for page, key in zip(pool.expand(event.pages), event.keys or repeat(None), strict=False):
             named = [name for name in page.keys if key in (None, name)]
-            if not (named or (pool.told.keyed and page.content)):
+            if not (named or (pool.config.keyed and page.content)):
                 self.find("MEM-NAME/unnamed", page)
             for name in named:
                 del pool.names[name, page]
-            if pool.told.keyed:
+            if pool.config.keyed:
                 page.content.clear()
 
     def _check_promise(self, page: PageState, promise: Promise) -> None:
-        """What a name promises is there, or is queued to be."""
+        """Check that the content that a name promises is written, or queued to be."""
         for at, meant in enumerate(promise.meant):
-            if at not in page.content and page.pool.told.writes_reported:
+            if at not in page.content and page.pool.config.writes_reported:
                 return self.find("MEM-NAME/unwritten", page)
             if at in page.content and self.differ(page.content[at].meant, meant):
                 return self.find("MEM-NAME/content", page)
         return None
 
     def check_plans(self, page: PageState, gone: str | None = None) -> None:
-        """What names plan has to be there if nobody is left to write it: the writer is `gone`, or nobody holds it."""
+        """Check planned names without a writer left: it is `gone`, or the page has no holder."""
         for promise in page.keys.values():
             if promise.planned and (page.kind != "held" if promise.writer is None else promise.writer == gone):
                 self._check_promise(page, promise)
@@ -236,7 +236,7 @@ class Holding:
         table.holder = event.holder
         table.pages[event.index : event.index + len(pages)] = pages
         units = len(pages) * pool.size // pool.unit
-        table.tell(event.index * pool.size, [*(event.labels or []), *[None] * units][:units])
+        table.set_labels(event.index * pool.size, [*(event.labels or []), *[None] * units][:units])
 
     def unmap(self, event: events.Unmap) -> None:
         """A table ends before page index `index`, or has a hole from there on; without pages it is forgotten."""

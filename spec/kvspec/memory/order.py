@@ -1,8 +1,9 @@
-"""What happens before what: for each operation the moments that are known to lie before it.
+"""Happens-before: for each operation the moments that are known to lie before it.
 
-An operation has two moments: it has read, and it is done. It comes after what its stream queued earlier, after what its
-stream waits for, after what it waits for by itself, and after what its host had seen when it queued it; and so after
-all that these come after. What a host has seen done is in flight for it no longer; another host learns it by a message.
+An operation has two moments: it has read, and it is done. It comes after the earlier operations of its stream, after
+those that its stream or the operation itself waits for, and after those that its host had seen complete; and so after
+all that these come after. An operation that a host has seen complete is not in flight for it; another host learns of
+that by a message.
 """
 
 from kvspec.memory.events import Begin, Done, End, OpId, Receive, Send, Wait
@@ -23,17 +24,17 @@ class Order:
         self.hosts: dict[str | None, set[Moment]] = {}
         """Host -> the moments that it knows to be over."""
         self.messages: dict[str, set[Moment]] = {}
-        """Message -> the moments that whoever receives it knows to be over."""
+        """Message -> the moments that its receiver knows to be over."""
         self.begun: list[Begin] = []
         self.before: list[set[Moment]] = []
         """For each operation the moments that lie before it."""
         self.named: dict[OpId, int] = {}
         """The last operation of each name."""
         self.ended: set[tuple[int, str | None]] = set()
-        """Operations, and hosts that were told of their end, or are not to be told."""
+        """Operations, and hosts that have reported their end, or need not."""
 
     def host(self, name: str | None) -> set[Moment]:
-        """What a host knows to be over; a new one, what all others know, of which it is told nothing any more."""
+        """The moments that a host knows to be over; a new host knows what all others know, without reports."""
         if name not in self.hosts:
             known = self.hosts[name] = set.intersection(*self.hosts.values()) if self.hosts else set()
             self.ended |= {(number, name) for number, part in known if part == "all"}
@@ -59,7 +60,7 @@ class Order:
         return {*self.before[number], (number, "reads"), (number, part)}
 
     def wait(self, event: Wait) -> None:
-        """What is queued on a stream from now on comes after something."""
+        """Later operations of a stream come after an operation or another stream."""
         known = self._stream(event.stream, event.host)
         if event.id in self.named:
             known |= self.known(self.named[event.id], event.part)

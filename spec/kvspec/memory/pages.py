@@ -1,4 +1,4 @@
-"""What the law remembers: pools, pages, what each slot holds, and tables."""
+"""The state of the checker: pools, pages, the content of each slot, and tables."""
 
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -9,21 +9,21 @@ from kvspec.memory.events import Label, Page, Pages, Pool
 from kvspec.memory.order import Moment
 
 Meant = tuple[Label | None, int]
-"""The content of a slot: so many slots into what a label names; `None`: untold."""
-UNTOLD: Meant = (None, 0)
+"""The content of a slot: a label, and the slot's offset in it; `None`: unknown."""
+UNLABELLED: Meant = (None, 0)
 By = tuple[int, str | None]
 """The number of an operation, and for which holder it read, wrote or computed something."""
 
 
 class Slot(NamedTuple):
-    """What a slot holds, and who wrote it."""
+    """The content of a slot, and its writer."""
 
     meant: Meant
     by: By
 
 
 class Promise(NamedTuple):
-    """What a name promises of a page: what its first slots hold, whether that is still to be written, and by whom."""
+    """A name's promise about a page: the content of its first slots, whether that is yet to be written, its writer."""
 
     meant: list[Meant]
     planned: bool
@@ -39,7 +39,7 @@ class PageState:
     references: Counter[tuple[str, bool]] = field(default_factory=Counter)
     """Holder, and whether it only pins the page -> how many."""
     content: dict[int, Slot] = field(default_factory=dict)
-    """What is missing was never written since the page was handed out."""
+    """Missing slots were never written since the page was taken."""
     writers: dict[int, int] = field(default_factory=dict)
     """Slot -> the number of the last operation that wrote it since then, if only to leave nothing there."""
     uses: list[tuple[Moment, Collection[int], bool]] = field(default_factory=list)
@@ -58,7 +58,7 @@ class PageState:
         return "held" if self.references else "cached" if self.keys else "free"
 
     def holds(self, holder: str | None) -> bool:
-        """Whether a holder may use it, or, if it is not told who, anybody."""
+        """Whether a holder may use it; without a holder, whether any may."""
         if holder is None:
             return self.kind in ("held", "cached")
         return (holder, False) in self.references or (holder, True) in self.references
@@ -69,7 +69,7 @@ class PoolState:
 
     def __init__(self, name: str, pool: Pool) -> None:
         """The pool of that name."""
-        self.name, self.told = name, pool
+        self.name, self.config = name, pool
         self.size, self.unit = pool.page_size, pool.label_size or pool.page_size
         self.numbers = range(pool.first_page, pool.first_page + (1 << 62 if pool.num_pages is None else pool.num_pages))
         self.pages: dict[Page | None, PageState] = {}
@@ -90,12 +90,12 @@ class PoolState:
     def total(self, kind: str) -> int:
         """How many pages are held, cached or free."""
         totals = Counter(page.kind for page in self.pages.values())
-        padding = sum(sink in self.numbers for sink in self.told.padding)
+        padding = sum(sink in self.numbers for sink in self.config.padding)
         totals["free"] = self.numbers.stop - self.numbers.start - padding - totals["held"] - totals["cached"]
         return totals[kind]
 
     def meant(self, labels: Sequence[Label | None] | None, slots: int, first: int = 0) -> list[Meant]:
-        """What slots mean, from slot `first` on: each label is for `unit` of them, and the first one begins before."""
+        """The content of slots from `first` on: each label is for `unit` of them, and the first may begin before."""
         at = range(first % self.unit, first % self.unit + slots)
         return [(None if labels is None else labels[i // self.unit], i % self.unit) for i in at]
 
@@ -109,7 +109,7 @@ class Table:
     pages: list[PageState] = field(default_factory=list)
     meant: dict[int, Meant] = field(default_factory=dict)
 
-    def tell(self, start: int, labels: Sequence[Label | None]) -> None:
-        """What positions mean, from the beginning of the label at `start` on."""
+    def set_labels(self, start: int, labels: Sequence[Label | None]) -> None:
+        """Set the labels of positions, from the beginning of the label at `start` on."""
         unit = self.pool.unit
         self.meant.update(enumerate(self.pool.meant(labels, len(labels) * unit), start // unit * unit))

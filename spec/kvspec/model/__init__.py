@@ -1,12 +1,12 @@
-"""The model: what each operation has to be answered, and what it does.
+"""The model: the allowed answers of each operation, and its effect.
 
 The specification is a relation: given a state and an operation, is this answer allowed, and what is the next state?
 Where it leaves a choice (which free page, which victim of an eviction), the answer decides it.
 
-Each operation is a function of the state, the operation and what was `told`, in `waiting`, `running`, `leaving`,
-`hybrid`, `recurrent` and `looking`. Each first refuses what must be refused, then says what has to be told and changes
-the state, a pool after the other. `kvconform.oracle.Model` carries them out, and holds answers against them. Numbers
-in parentheses are pull requests of the source documents.
+Each operation is a function of the state, the operation and the observed `answer`, in `waiting`, `running`, `leaving`,
+`hybrid`, `recurrent` and `looking`. Each first refuses what must be refused. Then it states the expected value of each
+field and changes the state, a pool after the other. `kvconform.oracle.Model` carries them out and compares answers.
+Numbers in parentheses are pull requests of the source documents.
 """
 
 from collections.abc import Callable
@@ -15,10 +15,10 @@ from typing import Any
 from kvspec import events
 from kvspec.events import Operation
 from kvspec.model import hybrid, leaving, looking, recurrent, running, waiting
+from kvspec.model.answer import ObservedAnswer
 from kvspec.model.state import State
-from kvspec.model.told import Told
 
-OPERATIONS: dict[type[Operation[Any]], Callable[[State, Any, Told], None]] = {
+OPERATIONS: dict[type[Operation[Any]], Callable[[State, Any, ObservedAnswer], None]] = {
     events.OpenSession: waiting.open_session,
     events.Submit: waiting.submit,
     events.MatchPrefix: waiting.match_prefix,

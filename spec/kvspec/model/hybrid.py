@@ -1,20 +1,20 @@
-"""What hybrid pools add: window sides behind pages (20070), and matches that end where a request can go on."""
+"""Hybrid pools: window sides behind pages (20070), and matches that end where a request can go on."""
 
 from itertools import takewhile
 from typing import NamedTuple
 
 from kvspec.events import Abort, Evict, Refusal, SwaEvict
+from kvspec.model.answer import ObservedAnswer
 from kvspec.model.records import Request
 from kvspec.model.recurrent import give_back
 from kvspec.model.state import State
-from kvspec.model.told import Told
 from kvspec.rules import Violation
 from kvspec.tokens import PrefixKey, Tokens
 from kvspec.window import evictable_until, left_behind
 
 
 class Match(NamedTuple):
-    """What a request finds in the prefix store."""
+    """The match of a request in the prefix store."""
 
     pages: int
     """The longest cached prefix from which it can go on, in pages."""
@@ -63,7 +63,7 @@ def furthest_cursor(state: State, request: Request, record: int) -> int:
     return max(cursor, bound)
 
 
-def swa_evict(state: State, op: SwaEvict, told: Told) -> None:
+def swa_evict(state: State, op: SwaEvict, answer: ObservedAnswer) -> None:
     """Give back the window sides that no later step reads: the cursor moves on, by whole pages (20070).
 
     [max(protected, cursor), until)   private: lose their window side, keep their page
@@ -73,12 +73,12 @@ def swa_evict(state: State, op: SwaEvict, told: Told) -> None:
     config = state.config
     if not config.sliding_window:
         raise Refusal("OP-1", "there is no sliding window")
-    told.carried_out()
+    answer.carried_out()
     furthest = furthest_cursor(state, request, record)
-    until = told.choice("evicted_len", furthest)
+    until = answer.choice("evicted_len", furthest)
     pages = left_by(state, op.req, record, until)
-    told.freed("window", "SWA-3", state.window_sides(pages))
-    told.length("evicted_len", "SWA-2", until)
+    answer.freed("window", "SWA-3", state.window_sides(pages))
+    answer.length("evicted_len", "SWA-2", until)
     state.chosen["window kept longer"] += until < furthest
     leave_behind(state, record, until, pages)
 
@@ -103,13 +103,13 @@ def leave_behind(state: State, record: int, until: int, pages: list[int]) -> Non
     state.reached["window evicted"] += bool(pages)
 
 
-def release_waiting(state: State, op: Abort, told: Told, rule: str, kept: list[int]) -> None:
+def release_waiting(state: State, op: Abort, answer: ObservedAnswer, rule: str, kept: list[int]) -> None:
     """A request leaves that holds no row of its own: all that may go back is a state slot (17850).
 
     `kept` are the private pages that its session keeps, by `rule`.
     """
     slot = state.requests[op.req].state
-    told.let_go([], rule, states=() if slot is None else (slot,), staying=dict.fromkeys(kept, rule))
+    answer.let_go([], rule, states=() if slot is None else (slot,), staying=dict.fromkeys(kept, rule))
     if slot is not None:
         give_back(state, op.req, slot)
 
@@ -133,10 +133,10 @@ def evictable_windows(state: State) -> list[int]:
     ]
 
 
-def evict_windows(state: State, op: Evict, told: Told, keys: dict[PrefixKey, int]) -> None:
-    """Judge the window sides that leave the store, those of the pages `keys` among them, and take them away."""
+def evict_windows(state: State, op: Evict, answer: ObservedAnswer, keys: dict[PrefixKey, int]) -> None:
+    """Check the window sides that leave the store, those of the pages `keys` among them, and remove them."""
     leaving = state.window_sides(keys.values())
-    evicted = told.left("window", "SWA-5", op.window, leaving, evictable_windows(state))
+    evicted = answer.left("window", "SWA-5", op.window, leaving, evictable_windows(state))
     if state.memory is not None:
         behind = [state.window_owner[window_page] for window_page in evicted]
         state.memory.drop_sides({state.owner[page]: page for page in behind}, state.window_of)

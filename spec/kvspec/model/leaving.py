@@ -5,9 +5,9 @@ from collections.abc import Collection
 from kvspec import lengths, ownership
 from kvspec.events import Abort, CacheUnfinished, CloseSession, Evict, Finish, Preempt, Refusal, Retract
 from kvspec.model import hybrid, recurrent
+from kvspec.model.answer import ObservedAnswer
 from kvspec.model.records import Request
 from kvspec.model.state import State
-from kvspec.model.told import Told
 from kvspec.pages import Runs, beginning, floor_align
 from kvspec.rules import Violation
 from kvspec.store import Publication
@@ -23,7 +23,9 @@ def _let_go(state: State, plan: Publication) -> tuple[list[int], list[int], list
     return tombstones, own, state.window_sides(page for page in own if page not in given)
 
 
-def plan_publication(state: State, request: Request, record: int, length: int, told: Runs | None = None) -> Publication:
+def plan_publication(
+    state: State, request: Request, record: int, length: int, freed: Runs | None = None
+) -> Publication:
     """Publish the whole pages of the first `length` tokens.
 
     [0, protected)               the store's already
@@ -32,13 +34,13 @@ def plan_publication(state: State, request: Request, record: int, length: int, t
     [floor(length), ceil(alloc)) stay private
 
     A tombstone is revived by a duplicate that still has its window side (rule SWA-6): the side moves behind the store's
-    page, or the store takes the holder's page and frees its own, if nobody has locked that. `told` are the pages that
-    an implementation freed: they decide which.
+    page, or the store takes the holder's page and frees its own, if that has no lock. `freed` are the pages that an
+    implementation freed: they decide which.
     """
     page_size, table = state.config.page_size, state.tables[record]
     first, last = state.lengths[record].protected // page_size, length // page_size
     duplicates, shared, revived, exchanged = [], [], [], []
-    let_go = set(beginning(told, len(state.owner) + 1)) if told and state.config.sliding_window else set()
+    let_go = set(beginning(freed, len(state.owner) + 1)) if freed and state.config.sliding_window else set()
     pages, windowed = state.store.pages, bool(state.config.sliding_window)
     keys = request.tokens.keys(first, last)
     for index, key in enumerate(keys, start=first):
@@ -97,7 +99,7 @@ def apply_publication(state: State, record: int, plan: Publication) -> None:
     state.reached["tombstone revived"] += bool(plan.revived or plan.exchanged)
 
 
-def cache_unfinished(state: State, op: CacheUnfinished, told: Told) -> None:
+def cache_unfinished(state: State, op: CacheUnfinished, answer: ObservedAnswer) -> None:
     """Publish what the last extend wrote. A session turn publishes only at the end of a first turn (20476)."""
     request, record = state.running(op.req)
     if op.req in state.prepared:
@@ -107,7 +109,7 @@ def cache_unfinished(state: State, op: CacheUnfinished, told: Told) -> None:
         raise Refusal("CHUNK-1", f"chunked is {op.chunked}, but {op.req} has {request.seq_len}/{len(request.tokens)}")
     if not mid_prefill and len(request.tokens) == request.seq_len:
         raise Refusal("CHUNK-1", f"the token that follows the prompt of {op.req} is not sampled yet")
-    told.carried_out()
+    answer.carried_out()
 
     waits_for_last = op.chunked and state.config.first_turn_chunks == "private"
     keeps_out = not state.config.prefix_cache or (request.session is not None and (request.resumed or waits_for_last))
@@ -123,21 +125,22 @@ def cache_unfinished(state: State, op: CacheUnfinished, told: Told) -> None:
     key = None if keeps_out or waits else recurrent.state_to_publish(state, request, record, plan.length)
     if op.chunked and request.session is not None and plan.length > protected:
         state.chosen["first turn published early"] += 1
-    told.length("protected_len", "SESS-6" if keeps_out else "STORE-5", plan.length)
+    answer.length("protected_len", "SESS-6" if keeps_out else "STORE-5", plan.length)
     if plan.revived:
-        told.revived([tombstone for tombstone, _ in plan.revived])
+        answer.revived([tombstone for tombstone, _ in plan.revived])
     of_others = dict.fromkeys([*state.tables[record], *plan.shared], "STORE-5")
-    told.freed("pages", "STORE-5", tombstones + own, of_others)
-    told.freed("window", "SWA-1", left + sides)
+    answer.freed("pages", "STORE-5", tombstones + own, of_others)
+    answer.freed("window", "SWA-1", left + sides)
     state.reached["session kept out of the store"] += bool(keeps_out and state.config.prefix_cache)
-    recurrent.publish_copy(state, op, told, record, key if state.free_states else None, plan.length)
+    recurrent.publish_copy(state, op, answer, record, key if state.free_states else None, plan.length)
     apply_publication(state, record, plan)
 
 
 def _leave_window(state: State, op: CacheUnfinished, record: int, limit: int) -> list[int]:
-    """The window pages that go back where an implementation moves the cursor on as it publishes: it MAY.
+    """The window pages that are freed because an implementation moves the cursor as it publishes, which it MAY.
 
-    What lies before the new cursor and before `limit` is published with its window side or without, as is told.
+    Positions before the new cursor and before `limit` are published with their window side or without, as the answer
+    says.
     """
     until = None if op.obs is None else op.obs.evicted_len
     if op.obs is None or until is None or not state.config.sliding_window:
@@ -154,23 +157,23 @@ def _leave_window(state: State, op: CacheUnfinished, record: int, limit: int) ->
     return sides
 
 
-def finish(state: State, op: Finish, told: Told) -> None:
+def finish(state: State, op: Finish, answer: ObservedAnswer) -> None:
     """The request is complete. Plain: publish, then release. Session turn: the slot takes the record (22862)."""
     request, record = state.running(op.req)
     if op.req in state.mid_prefill:
         raise Refusal("OP-1", f"{op.req} is in the middle of its prefill")
     if op.req in state.prepared:
         raise Refusal("LAUNCH-1", f"what {op.req} has prepared is not launched yet")
-    told.carried_out()
+    answer.carried_out()
     if request.session is not None:
-        _finish_turn(state, op, told, request, record)
+        _finish_turn(state, op, answer, request, record)
     else:
-        _finish_plain(state, op, told, request, record)
+        _finish_plain(state, op, answer, request, record)
     state.drop_prepared(op.req)
     del state.requests[op.req]
 
 
-def _finish_plain(state: State, op: Finish, told: Told, request: Request, record: int) -> None:
+def _finish_plain(state: State, op: Finish, answer: ObservedAnswer, request: Request, record: int) -> None:
     """Publish the whole committed pages of the returned tokens, or of all accepted ones, and free the rest (994).
 
     [0, protected)               the store's: unlocked
@@ -188,30 +191,30 @@ def _finish_plain(state: State, op: Finish, told: Told, request: Request, record
     tombstones, own, sides = _let_go(state, plan)
     key = recurrent.state_to_publish(state, request, record, plan.length)
     if plan.revived:
-        told.revived([tombstone for tombstone, _ in plan.revived])
-    told.freed("pages", "PAGE-1", tombstones + own + rest, dict.fromkeys(plan.inserted, "STORE-5"))
-    told.freed("window", "SWA-3", sides + state.window_sides(rest))
-    recurrent.publish_own(state, op, told, record, key, plan.length)
+        answer.revived([tombstone for tombstone, _ in plan.revived])
+    answer.freed("pages", "PAGE-1", tombstones + own + rest, dict.fromkeys(plan.inserted, "STORE-5"))
+    answer.freed("window", "SWA-3", sides + state.window_sides(rest))
+    recurrent.publish_own(state, op, answer, record, key, plan.length)
     apply_publication(state, record, plan)
     state.forget_record(record)
 
 
 def _with_unkept(request: Request, count: int) -> Tokens:
-    """A request's tokens and so many that were accepted past its stop: nobody is told which they are."""
+    """A request's tokens and so many that were accepted past its stop, whose ids are unknown."""
     tokens = request.tokens.copy()
     tokens.extend(-(request.run << 32) - number for number in range(1, count + 1))
     return tokens
 
 
-def _finish_turn(state: State, op: Finish, told: Told, request: Request, record: int) -> None:
+def _finish_turn(state: State, op: Finish, answer: ObservedAnswer, request: Request, record: int) -> None:
     """Hand the record to the slot, or release it if the session is closing."""
     assert request.session is not None
     session = state.sessions[request.session]
     if session.closing:
         _, unpublished = _whole_pages(state, request, record)
-        _release(state, told, record, "SESS-4", unpublished)
+        _release(state, answer, record, "SESS-4", unpublished)
         return _close_late(state, request.session)
-    _hand_to_slot(state, op, told, request, record)
+    _hand_to_slot(state, op, answer, request, record)
     lease = ownership.save(ownership.Lease(session.record or 0, record))
     state.sessions[request.session] = session._replace(record=lease.slot, turn=None, history=request.tokens)
 
@@ -223,7 +226,7 @@ def _close_late(state: State, session: str) -> None:
     state.reached["deferred close done"] += 1
 
 
-def _hand_to_slot(state: State, op: Finish | Retract, told: Told, request: Request, record: int) -> None:
+def _hand_to_slot(state: State, op: Finish | Retract, answer: ObservedAnswer, request: Request, record: int) -> None:
     """Cut the record to what is written of the returned tokens, for a slot to keep.
 
     [0, committed)               stays
@@ -239,11 +242,11 @@ def _hand_to_slot(state: State, op: Finish | Retract, told: Told, request: Reque
     trimmed = lengths.trim(before, min(returned, state.written[record]), page_size)
     if op.obs is not None and op.obs.freed and returned < before.allocated:
         tail = lengths.tail(returned, before.allocated, page_size)
-        told.let_go(state.tables[record][tail.start : tail.stop], "PAGE-1", staying=staying)
+        answer.let_go(state.tables[record][tail.start : tail.stop], "PAGE-1", staying=staying)
         state.cut_table(record, tail.start)
         state.lengths[record] = lengths.shrink(trimmed, returned, page_size)
     else:
-        told.let_go([], "PAGE-1", staying=staying)
+        answer.let_go([], "PAGE-1", staying=staying)
         state.lengths[record] = trimmed
     state.transfer(record)
 
@@ -257,7 +260,9 @@ def _whole_pages(state: State, request: Request, record: int) -> tuple[list[int]
     return duplicates, state.tables[record][first + len(duplicates) : last]
 
 
-def _release(state: State, told: Told, record: int | None, rule: str, unpublished: Collection[int] = ()) -> None:
+def _release(
+    state: State, answer: ObservedAnswer, record: int | None, rule: str, unpublished: Collection[int] = ()
+) -> None:
     """Release all that a record has; `rule` is what a page left behind breaks. Its holder must forget it.
 
     [0, protected)               the store's: unlocked
@@ -265,34 +270,34 @@ def _release(state: State, told: Told, record: int | None, rule: str, unpublishe
     the state slots              freed
     """
     freed, states = ([], ()) if record is None else (state.private(record), state.records[record].states)
-    told.let_go(freed, rule, window_rule="SWA-3", states=states, unpublished=unpublished)
+    answer.let_go(freed, rule, window_rule="SWA-3", states=states, unpublished=unpublished)
     if record is not None:
         state.forget_record(record)
 
 
-def retract(state: State, op: Retract, told: Told) -> None:
+def retract(state: State, op: Retract, answer: ObservedAnswer) -> None:
     """Take a running request's memory away; it waits again with its tokens (994, 22862)."""
     request, record = state.running(op.req)
     row = state.records[record].row
-    told.carried_out()
+    answer.carried_out()
     if request.session is not None:
-        _hand_to_slot(state, op, told, request, record)
+        _hand_to_slot(state, op, answer, request, record)
         session = state.sessions[request.session]
         lease = ownership.save(ownership.Lease(session.record or 0, record))
         state.sessions[request.session] = session._replace(record=lease.slot)
         state.reached["turn retracted"] += 1
     else:
-        _release(state, told, record, "PAGE-1")
+        _release(state, answer, record, "PAGE-1")
         state.reached["request retracted"] += 1
     state.drop_prepared(op.req)
     state.let_go[op.req] = row
     state.requests[op.req] = request._replace(running=False, record=None, prefix_len=None, resumed=False)
 
 
-def abort(state: State, op: Abort, told: Told) -> None:
+def abort(state: State, op: Abort, answer: ObservedAnswer) -> None:
     """The request leaves without a result. A turn that ran takes its session's KV with it (22862)."""
     request = state.request(op.req)
-    told.carried_out()
+    answer.carried_out()
     session = None if request.session is None else state.sessions[request.session]
     record = request.record
     if session is not None and record is None:
@@ -300,11 +305,11 @@ def abort(state: State, op: Abort, told: Told) -> None:
     doomed = request.run > 0 or (session is not None and session.closing)
     rule = "PAGE-1" if session is None else "SESS-5"
     if doomed and record is not None:
-        _release(state, told, record, rule)
+        _release(state, answer, record, rule)
         record = None
         state.reached["running request aborted"] += 1
     else:
-        hybrid.release_waiting(state, op, told, rule, [] if record is None else state.private(record))
+        hybrid.release_waiting(state, op, answer, rule, [] if record is None else state.private(record))
     if record is not None and request.record is not None:
         state.transfer(record)
         state.reached["lend ended by abort"] += 1
@@ -317,43 +322,43 @@ def abort(state: State, op: Abort, told: Told) -> None:
     del state.requests[op.req]
 
 
-def close_session(state: State, op: CloseSession, told: Told) -> None:
+def close_session(state: State, op: CloseSession, answer: ObservedAnswer) -> None:
     """Release an idle session; with a turn in flight the release waits for it (22213)."""
     session = state.session(op.session)
     if session.closing:
         raise Refusal("OP-1", f"session {op.session} is closing already")
-    told.carried_out()
+    answer.carried_out()
     if session.turn is not None:
         record = state.requests[session.turn].record or session.record
         staying = {} if record is None else dict.fromkeys(state.private(record), "SESS-4")
-        told.let_go([], "SESS-4", window_rule="SESS-4", states_rule="SESS-4", staying=staying)
+        answer.let_go([], "SESS-4", window_rule="SESS-4", states_rule="SESS-4", staying=staying)
         state.sessions[op.session] = session._replace(closing=True)
         state.reached["close deferred"] += 1
         return
-    _release(state, told, session.record, "PAGE-1")
+    _release(state, answer, session.record, "PAGE-1")
     state.reached["idle session closed"] += session.record is not None
     del state.sessions[op.session]
 
 
-def preempt(state: State, op: Preempt, told: Told) -> None:
+def preempt(state: State, op: Preempt, answer: ObservedAnswer) -> None:
     """Release an idle slot's KV and keep the session's tokens: its next turn prefills again."""
     session = state.session(op.session)
     if session.record is None:
         raise Refusal("OP-1", f"the slot of session {op.session} holds nothing, or is lent")
-    told.carried_out()
-    _release(state, told, session.record, "PAGE-1")
+    answer.carried_out()
+    _release(state, answer, session.record, "PAGE-1")
     state.sessions[op.session] = session._replace(record=None)
     state.reached["slot preempted"] += 1
 
 
-def evict(state: State, op: Evict, told: Told) -> None:
+def evict(state: State, op: Evict, answer: ObservedAnswer) -> None:
     """Free unlocked pages of the prefix store, leaves first: at least `n`, or all there are.
 
     Their window sides and states leave with them. A page that loses only its window side stays as a tombstone.
     """
     hybrid.check_eviction(state, op)
-    told.carried_out()
-    keys = told.evicted(op.n)
+    answer.carried_out()
+    keys = answer.evicted(op.n)
     pages = keys.values()
     losing = state.store.check_evictable(keys)
     due = min(op.n, state.store.evictable)
@@ -368,9 +373,9 @@ def evict(state: State, op: Evict, told: Told) -> None:
     state.reached["eviction stopped at a lock"] += bool(len(pages) < op.n and state.store.pins)
     state.reached["page evicted"] += bool(pages)
     if state.config.sliding_window:
-        hybrid.evict_windows(state, op, told, keys)
+        hybrid.evict_windows(state, op, answer, keys)
     if state.config.num_states:
-        recurrent.evict_states(state, op, told, keys)
+        recurrent.evict_states(state, op, answer, keys)
     if state.memory is not None:
         state.memory.drop("pages", keys)
     state.store.remove(keys, losing)

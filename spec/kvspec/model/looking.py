@@ -1,10 +1,10 @@
 """Operations that change nothing: an implementation's own figures, and its whole state."""
 
 from kvspec.events import Figures, Refusal, Report, Snapshot
+from kvspec.model.answer import ObservedAnswer
 from kvspec.model.hybrid import evictable_windows
 from kvspec.model.recurrent import evictable_states
 from kvspec.model.state import WITHHELD, State
-from kvspec.model.told import Told
 from kvspec.window import window_held_tokens
 
 
@@ -16,7 +16,7 @@ def figures(state: State) -> Figures:
     if state.config.turns_count_as == "sessions":
         turns = turns_of(state)
         slots, requests = slots + turns, [record for record in requests if record not in turns]
-    told = Figures(
+    counted = Figures(
         available=state.free_pages * page_size,
         evictable=state.store.evictable * page_size,
         protected=len(state.store.pins) * page_size,
@@ -24,25 +24,25 @@ def figures(state: State) -> Figures:
         uncached=held_tokens(state, requests),
     )
     if state.config.num_rows:
-        told.rows_available = state.free_rows
-        told.rows_requests = len(requests)
-        told.rows_sessions = len(slots)
-        told.rows_withheld = [*state.rows.values()].count(WITHHELD)
+        counted.rows_available = state.free_rows
+        counted.rows_requests = len(requests)
+        counted.rows_sessions = len(slots)
+        counted.rows_withheld = [*state.rows.values()].count(WITHHELD)
     if state.config.sliding_window:
-        told.window_available = state.free_window_pages * page_size
-        told.window_evictable = len(evictable_windows(state)) * page_size
-        told.window_protected = len(state.store.window_pins.keys() & state.window_of.keys()) * page_size
-        told.window_session_held = sum(_window_held(state, record) for record in slots)
-        told.window_uncached = sum(_window_held(state, record) for record in requests)
+        counted.window_available = state.free_window_pages * page_size
+        counted.window_evictable = len(evictable_windows(state)) * page_size
+        counted.window_protected = len(state.store.window_pins.keys() & state.window_of.keys()) * page_size
+        counted.window_session_held = sum(_window_held(state, record) for record in slots)
+        counted.window_uncached = sum(_window_held(state, record) for record in requests)
     if state.config.num_states:
-        told.states_available = state.free_states
-        told.states_evictable = len(evictable_states(state))
-        told.states_protected = len(state.store.states) - told.states_evictable
-        told.states_sessions = sum(len(state.records[record].states) for record in slots)
-        told.states_requests = sum(len(state.records[record].states) for record in requests) + sum(
+        counted.states_available = state.free_states
+        counted.states_evictable = len(evictable_states(state))
+        counted.states_protected = len(state.store.states) - counted.states_evictable
+        counted.states_sessions = sum(len(state.records[record].states) for record in slots)
+        counted.states_requests = sum(len(state.records[record].states) for record in requests) + sum(
             request.state is not None for request in state.requests.values()
         )
-    return told
+    return counted
 
 
 def turns_of(state: State) -> list[int]:
@@ -62,17 +62,17 @@ def _window_held(state: State, record: int) -> int:
     return window_held_tokens(state.lengths[record], state.cursor[record], state.config.page_size)
 
 
-def report(state: State, op: Report, told: Told) -> None:
+def report(state: State, op: Report, answer: ObservedAnswer) -> None:
     """An implementation's own figures are the specification's (20070, 22213)."""
     if op.mode == "idle" and any(request.record is not None for request in state.requests.values()):
         raise Refusal("OP-1", "some request holds memory: this is not idle")
-    told.carried_out()
-    told.figures(figures(state))
+    answer.carried_out()
+    answer.figures(figures(state))
     if state.memory is not None and op.mode == "idle":
         state.memory.idle(state)
 
 
-def snapshot(state: State, op: Snapshot, told: Told) -> None:
+def snapshot(state: State, op: Snapshot, answer: ObservedAnswer) -> None:
     """An implementation's whole state is the specification's."""
-    told.carried_out()
-    told.whole()
+    answer.carried_out()
+    answer.whole()

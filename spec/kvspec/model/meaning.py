@@ -1,23 +1,22 @@
-"""What each operation means below: the memory events of a step, and the law that judges them.
+"""The memory events of each operation, and the memory checker that follows them.
 
 The model's own primitives (take pages, release them, publish, evict, lend, ...) call the method of the same name here,
-if somebody listens; each says which events of `kvspec.memory` it is. An operation means what its primitives mean. A
-step that conforms above never breaks the law below: that is what the explorer, the fuzzer and all other checks of the
-model hold it to.
+if the state has a `Memory`; each method emits the events of its primitive. A step that conforms to the request level
+never breaks the memory model: the explorer, the fuzzer and all other checks of the model check that.
 
     pool      a page of it                          held by
-    pages     a page of tokens                      the record; who has locked a prefix holds all its pages
+    pages     a page of tokens                      the record; the owner of a lock holds all pages of its prefix
     rows      a row; its slots are positions,       the record, or pinned for the launches that read it still
               which name pages
-    window    a window page                         the record, or who has a window lock on it
+    window    a window page                         the record, or the owner of a window lock on it
     sides     one page: slot p - 1 names the        the engine
               window page behind page p
     states    a slot for a recurrent state          the record or the waiting request; a lock on its prefix pins it
 
-A holder is a stretch of work: a record, until a request hands it to a session slot or the other way round. Forward
-passes are operations of one stream. Rows and the sides are written by operations of that stream too, so nothing has
-to wait before it rewrites what a launch in flight reads; with `writes_on` set to "host", the law shows what would.
-Numbers that no answer told are negative, and are pages like others.
+A holder is a record, until a request hands it to a session slot or the other way round. Forward passes are operations
+of one stream. Rows and the sides are written by operations of that stream, too, so no write has to wait for a launch in
+flight that reads them; with `writes_on` set to "host" the memory checker shows which writes would have to. Numbers
+that no answer reported are negative, and are pages like others.
 """
 
 import pickle
@@ -59,22 +58,22 @@ FORWARD = "forward"
 ENGINE = "engine"
 LAUNCHES = "launches in flight"
 _NONE: Pages = []
-_UNTOLD = 1 << 40
-"""Negative numbers down to this one stand for pages that were not told."""
+_INVENTED = 1 << 40
+"""Negative numbers down to this one stand for pages that were not reported."""
 
 
 class Watching(Protocol):
-    """A law that follows what happens to some pools. It can be pickled: whoever explores goes on from copies."""
+    """A memory checker of some pools. It can be pickled, because exploring goes on from copies."""
 
     def step(self, event: Event, /) -> Sequence[Finding]:
-        """Judge one event and move on; what it breaks, most often nothing."""
+        """Check one event and apply it; its findings, most often none."""
 
     def names(self, pool: str) -> dict[str, Page]:
         """Each name under which a page of a pool is published, and the page."""
 
 
-MakeLaw = Callable[[Mapping[str, Pool]], Watching]
-"""A law that follows pools in which everything is free."""
+MakeChecker = Callable[[Mapping[str, Pool]], Watching]
+"""Makes a memory checker of pools in which everything is free."""
 
 Computed = tuple[int, int, int]
 """A record, and the positions from and to that a launch computes of it."""
@@ -85,7 +84,7 @@ def pools(config: Config) -> dict[str, Pool]:
 
     def pool(first: int, count: int, page_size: int = 1, label_size: int = 0) -> Pool:
         padding = [0] if first else []
-        return Pool(page_size, _UNTOLD + first + count, -_UNTOLD, label_size, padding)
+        return Pool(page_size, _INVENTED + first + count, -_INVENTED, label_size, padding)
 
     size = config.page_size
     made = {
@@ -101,7 +100,7 @@ def pools(config: Config) -> dict[str, Pool]:
 
 
 class Books(Protocol):
-    """What is read of the model's state, by the names that it has there."""
+    """The part of the model's state that is read here, by the same names."""
 
     store: PrefixStore
     requests: dict[str, Request]
@@ -114,7 +113,7 @@ class Books(Protocol):
 
 
 class Names(NamedTuple):
-    """What a record is called below."""
+    """The names of a record in memory events."""
 
     holder: str
     table: str
@@ -123,14 +122,14 @@ class Names(NamedTuple):
 
 
 class Memory:
-    """The memory below a model: what the step at hand means, and the law that has followed all steps."""
+    """The memory below a model: the events of the current step, and the checker that has followed all steps."""
 
-    def __init__(self, config: Config, checker: MakeLaw, writes_on: str = FORWARD) -> None:
+    def __init__(self, config: Config, checker: MakeChecker, writes_on: str = FORWARD) -> None:
         """Everything is free. `writes_on` is the stream on which rows and window sides are written."""
         self.config = config
         self.checker = checker(pools(config))
         self.pending: list[MemoryEvent] = []
-        """What the step at hand means so far."""
+        """The events of the current step so far."""
         self.writes_on = writes_on
         self._writes: list[Use] = []
         """Of rows and window sides, in the step at hand."""
@@ -154,7 +153,7 @@ class Memory:
         """Check the pending events by the memory model.
 
         Raises:
-            Violation: the law is broken.
+            Violation: a rule of the memory model is broken.
         """
         self._flush()
         self._packed = b""
@@ -167,13 +166,13 @@ class Memory:
                 raise Violation(finding.code, where or "the engine", observed=event, finding=finding)
 
     def _flush(self) -> None:
-        """What was written to rows and window sides is one operation."""
+        """Queue the writes to rows and window sides as one operation."""
         if self._writes:
             self._queue(self._writes, stream=self.writes_on)
             self._writes = []
 
     def _queue(self, writes: list[Use], reads: list[Use] | None = None, stream: str = FORWARD) -> None:
-        """Queue an operation that is no launch. What is launched after it completes after it."""
+        """Queue an operation that is no launch. Later launches complete after it."""
         self._made += 1
         self.pending.append(Begin(f"op {self._made}", stream, reads or [], writes, reads_own_writes=False))
 
@@ -195,9 +194,9 @@ class Memory:
 
     def release(self, holder: str, pool: str, pages: Iterable[int]) -> None:
         """A holder lets go of pages."""
-        told: Pages = [*pages]
-        if told:
-            self.pending.append(Release(holder, pool, told))
+        listed: Pages = [*pages]
+        if listed:
+            self.pending.append(Release(holder, pool, listed))
 
     def _share(self, holder: str, pool: str, found: dict[int, PrefixKey], *, pin: bool = False) -> None:
         if found:
@@ -232,8 +231,8 @@ class Memory:
         taken_for = f"{record}/"
         labels = [f"{taken_for}{number}" for number in range(index, index + len(pages))]
         self._labels.update(zip(pages, labels, strict=True))
-        told: Pages = [*pages]
-        self.pending += (Take(holder, "pages", told), Map(table, holder, "pages", index, told, labels))
+        listed: Pages = [*pages]
+        self.pending += (Take(holder, "pages", listed), Map(table, holder, "pages", index, listed, labels))
         self._write_row(record, index, pages)
         if sides:
             self.take(holder, "window", sides)
@@ -299,7 +298,7 @@ class Memory:
         self.pending.append(Begin(launch, FORWARD, reads, writes))
 
     def passes(self, parts: list[Computed]) -> list[tuple[list[Use], list[Use]]]:
-        """What the operations of a launch read and write through tables: a copy of rows, if it makes one, and it."""
+        """The reads and writes of a launch through tables, for its copy of rows, if it makes one, and for itself."""
         size = self.config.page_size  # the entries of a page are written together, and so are read
         rows = [Use(self.names[record].row, stop=ceil_align(end, size)) for record, _, end in parts]
         tables = [self.names[record].table for record, _, _ in parts]
@@ -404,7 +403,7 @@ class Memory:
 
 
 def waiting(req: str) -> str:
-    """What a request is called that has no record."""
+    """The holder name of a request without a record."""
     return f"waiting {req}"
 
 

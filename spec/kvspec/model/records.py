@@ -1,4 +1,4 @@
-"""What the state is made of: a request, a session, what either has, and a request's part in a batch or a launch."""
+"""The parts of the state: a request, a session, a record of either, and a request's part in a batch or a launch."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ class Request(NamedTuple):
     tokens: Tokens
     session: str | None = None
     record: int | None = None
-    """What it holds: a key of `State.records`. A waiting request holds something only while a slot is lent to it."""
+    """Its record: a key of `State.records`. A waiting request has one only while a slot is lent to it."""
     running: bool = False
     prefix_len: int | None = None
     """The answer of the last match of a request that is not running; `None` before it matched."""
@@ -38,7 +38,7 @@ class Session(NamedTuple):
 
 
 class Record(NamedTuple):
-    """What a holder has, besides its lengths and block table. It moves whole between a request and a session slot."""
+    """A holder's row, lock and state slots. It moves whole, with its lengths and table, between request and session."""
 
     row: int
     locked: PrefixKey
@@ -46,7 +46,7 @@ class Record(NamedTuple):
     states: tuple[int, ...] = ()
     """Its state slots: the one that it computes in, and those that keep the states at the last page borders."""
     computing: int = 0
-    """The one of them that it computes in; 0 where no answer told."""
+    """The one of them that it computes in; 0 if no answer reported it."""
 
 
 class Part(NamedTuple):

@@ -1,15 +1,15 @@
 """Slots for recurrent states: who has them, and which state each of them has (17850).
 
-`State.state_content` is the ghost: what each slot has, as far as answers told which one that is. A launch writes the
-slot that its request computes in, and a tracking slot where it passes a page border; what is published, and what a
-request goes on from, is held against it (rule DATA-2).
+`State.state_content` is the ghost: the state in each slot, as far as answers reported the slot. A launch writes the
+slot that its request computes in, and a tracking slot at a page border. Published states, and those from which a
+request goes on, are compared with it (rule DATA-2).
 """
 
 from kvspec.events import CacheUnfinished, Evict, Finish, FreeState, Refusal, TakeState
+from kvspec.model.answer import ObservedAnswer
 from kvspec.model.meaning import waiting
 from kvspec.model.records import Request
 from kvspec.model.state import State
-from kvspec.model.told import Told
 from kvspec.rules import Violation
 from kvspec.states import kept_borders, last_state
 from kvspec.tokens import PrefixKey
@@ -24,11 +24,11 @@ def slot_keeping(state: State, record: int, border: int) -> int | None:
 
 
 def has_state(state: State, record: int, slot: int, length: int) -> bool | None:
-    """Whether a slot of a record has its state after `length` tokens; `None` if no answer told which slot has."""
-    told = state.state_content.get(slot)
-    if told is None and slot_keeping(state, record, length) is None:
+    """Whether a slot of a record has its state after `length` tokens; `None` if no answer reported which slot has."""
+    content = state.state_content.get(slot)
+    if content is None and slot_keeping(state, record, length) is None:
         return None
-    return told == (record, length)
+    return content == (record, length)
 
 
 def move_on(state: State, record: int, start: int, end: int, *, chooses: bool) -> None:
@@ -61,7 +61,7 @@ def cut_borders(state: State, record: int, length: int) -> None:
 
 
 def source(state: State, request: Request, prefix_len: int) -> int | None:
-    """The slot that has the state from which a request goes on, if it goes on from one and an answer told which."""
+    """The slot with the state from which a request goes on, if it goes on from one and an answer reported the slot."""
     if not prefix_len or not state.config.num_states:
         return None
     record = request.record
@@ -115,7 +115,7 @@ def take_states(state: State, record: int, req: str, request: Request, new: list
         state.memory.take_states(state, record, req, early, new)
 
 
-def take_state(state: State, op: TakeState, told: Told) -> None:
+def take_state(state: State, op: TakeState, answer: ObservedAnswer) -> None:
     """A matched request that waits takes the slot that it will compute in: it owns a state before a row (17850)."""
     request = state.request(op.req)
     if not state.config.num_states:
@@ -126,8 +126,8 @@ def take_state(state: State, op: TakeState, told: Told) -> None:
         raise Refusal("OP-1", f"{op.req} has not matched its prefix")
     if not state.free_states:
         raise Refusal("CAP-1", "no state slot is free", states_short=1)
-    told.carried_out()
-    slot = told.slot("state", op.req)
+    answer.carried_out()
+    slot = answer.slot("state", op.req)
     state.state_owner[slot] = op.req
     if state.memory is not None:
         state.memory.take(waiting(op.req), "states", [slot])
@@ -135,13 +135,13 @@ def take_state(state: State, op: TakeState, told: Told) -> None:
     state.reached["state without a row"] += 1
 
 
-def free_state(state: State, op: FreeState, told: Told) -> None:
+def free_state(state: State, op: FreeState, answer: ObservedAnswer) -> None:
     """A waiting request gives back the state slot that it took: it has no row that could be freed with it (17850)."""
     request = state.request(op.req)
     if request.state is None:
         raise Refusal("OP-1", f"request {op.req} has no state slot without a row")
-    told.carried_out()
-    told.freed("states", "MAMBA-2", [request.state])
+    answer.carried_out()
+    answer.freed("states", "MAMBA-2", [request.state])
     give_back(state, op.req, request.state)
     state.requests[op.req] = request._replace(state=None)
 
@@ -163,7 +163,7 @@ def state_to_publish(state: State, request: Request, record: int, length: int) -
 
 
 def publish_copy(
-    state: State, op: CacheUnfinished, told: Told, record: int, key: PrefixKey | None, border: int
+    state: State, op: CacheUnfinished, answer: ObservedAnswer, record: int, key: PrefixKey | None, border: int
 ) -> None:
     """The store takes the state at `border`, named `key`, while the holder goes on; one free slot is needed for it.
 
@@ -171,16 +171,16 @@ def publish_copy(
     """
     cached, taken = (op.obs.state_cached, op.obs.state_taken) if op.obs else (None, None)
     if key is None:
-        return told.cached(taken if cached is None else cached, ())
+        return answer.cached(taken if cached is None else cached, ())
     states = state.records[record].states
-    new = told.slot("state_taken", op.req)
-    cached = told.choice("state_cached", new)
-    told.cached(cached, [new, *states])
+    new = answer.slot("state_taken", op.req)
+    cached = answer.choice("state_cached", new)
+    answer.cached(cached, [new, *states])
     if cached != new:
         if cached == state.records[record].computing:
             what = f"the store took state slot {cached}, in which {op.req} computes"
             raise Violation("DATA-2", what, observed=cached, part="state_cached")
-        told.content(record, cached, border, "the store took")
+        answer.content(record, cached, border, "the store took")
         state.borders[record] = tuple(other for other in state.borders[record] if other != border)
     kept = tuple(new if slot == cached else slot for slot in states)
     state.records[record] = state.records[record]._replace(states=kept)
@@ -199,38 +199,40 @@ def _cache_state(state: State, record: int, key: PrefixKey, slot: int, new: int 
     state.reached["state published"] += 1
 
 
-def publish_own(state: State, op: Finish, told: Told, record: int, key: PrefixKey | None, border: int) -> None:
+def publish_own(
+    state: State, op: Finish, answer: ObservedAnswer, record: int, key: PrefixKey | None, border: int
+) -> None:
     """A request ends: the store takes its state at `border`, named `key`, if it lacks it. The rest goes back."""
     if not state.config.num_states:
         return
     states = state.records[record].states
     given = None if op.obs is None else op.obs.state_cached
     if key is not None and (op.obs is None or op.obs.states_freed is None):
-        given = told.choice("state_cached", slot_keeping(state, record, border) or states[-1])
+        given = answer.choice("state_cached", slot_keeping(state, record, border) or states[-1])
     if key is not None and given is None:
         raise Violation(
             "MAMBA-4", "the store did not take the state that is due", expected=list(states), part="state_cached"
         )
-    told.cached(given, () if key is None else states)
+    answer.cached(given, () if key is None else states)
     kept = tuple(slot for slot in states if slot != given)
-    told.freed("states", "MAMBA-2", kept)
+    answer.freed("states", "MAMBA-2", kept)
     state.records[record] = state.records[record]._replace(states=kept)
     if key is not None and given is not None:
-        told.content(record, given, border, "the store took")
+        answer.content(record, given, border, "the store took")
         _cache_state(state, record, key, given)
 
 
 def evictable_states(state: State) -> list[int]:
-    """The state slots of the store at prefixes that nobody has locked."""
+    """The state slots of the store at prefixes without a lock."""
     store = state.store
     return [slot for key, slot in store.states.items() if store.pages[key] not in store.state_pins]
 
 
-def evict_states(state: State, op: Evict, told: Told, keys: dict[PrefixKey, int]) -> None:
-    """Judge the states that leave the store, those of the pages `keys` among them, and take them away."""
+def evict_states(state: State, op: Evict, answer: ObservedAnswer, keys: dict[PrefixKey, int]) -> None:
+    """Check the states that leave the store, those of the pages `keys` among them, and remove them."""
     states = state.store.states
     leaving = sorted(states[key] for key in keys if key in states)
-    evicted = told.left("states", "MAMBA-5", op.states, leaving, evictable_states(state))
+    evicted = answer.left("states", "MAMBA-5", op.states, leaving, evictable_states(state))
     if state.memory is not None:
         state.memory.drop("states", {key: slot for key, slot in states.items() if slot in evicted})
     for slot in evicted:

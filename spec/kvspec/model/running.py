@@ -7,14 +7,14 @@ from kvspec.batch import Chunking, broken_rule
 from kvspec.events import Complete, Decode, Extend, Launch, Refusal, Verify
 from kvspec.lengths import Lengths
 from kvspec.model import hybrid, recurrent
+from kvspec.model.answer import ObservedAnswer
 from kvspec.model.records import Part, Passage, Prepared, Record, Speculation
 from kvspec.model.state import State
-from kvspec.model.told import Told
 from kvspec.pages import ceil_pages, new_pages
 from kvspec.rules import Violation
 
 
-def extend(state: State, op: Extend, told: Told) -> None:
+def extend(state: State, op: Extend, answer: ObservedAnswer) -> None:
     """Prefill a batch: rows, pages and row writes for all of it, or nothing (17850).
 
     For each request, with `pages` already in its table:
@@ -28,12 +28,12 @@ def extend(state: State, op: Extend, told: Told) -> None:
     brought = ((req, request.record) for req, request, _, _ in batch)
     kept = {req: None if record is None else state.records[record].row for req, record in brought}
     # Before the room: whose row was given away says more than that none was free.
-    rows = None if op.obs is None else told.rows(kept)
+    rows = None if op.obs is None else answer.rows(kept)
     state_needs = [(req, recurrent.states_missing(state, request)) for req, request, _, _ in batch]
     needed = _needed(state, op, sum(need for _, need in needs), [end - start for _, _, start, end in batch])
     new_rows = [*kept.values()].count(None)
     check_room(state, needed, new_rows + _withheld_on(state, op, new_rows), sum(need for _, need in state_needs))
-    told.carried_out("OP-1", "BATCH-1", "BATCH-2")
+    answer.carried_out("OP-1", "BATCH-1", "BATCH-2")
     state.checked["BATCH-1"] += 1
     state.checked["BATCH-2"] += 1
     both = any(request.running for _, request, _, _ in batch) and any(
@@ -42,20 +42,20 @@ def extend(state: State, op: Extend, told: Told) -> None:
     state.reached["last chunk beside a first chunk"] += both
 
     if rows is None:
-        rows = told.rows(kept)
+        rows = answer.rows(kept)
     pages, sides, states = (
-        told.given("pages", needs),
-        told.given("window", needs),
-        told.given("states", state_needs),
+        answer.given("pages", needs),
+        answer.given("window", needs),
+        answer.given("states", state_needs),
     )
-    told.sources(batch)
+    answer.sources(batch)
     for part in batch:
         req = part.req
         _extend_one(state, part, rows[req])
         record = state.requests[req].record
         assert record is not None
         state.take_pages(record, pages.get(req, []), sides.get(req, []))
-        recurrent.take_states(state, record, req, part.request, states.get(req, []), chooses=told.chooses)
+        recurrent.take_states(state, record, req, part.request, states.get(req, []), chooses=answer.chooses)
 
 
 def _check_extend(state: State, req: str, seq_len: int) -> Part:
@@ -117,12 +117,12 @@ def check_room(state: State, pages: int, rows: int, states: int) -> None:
 
 def _needed(state: State, op: Extend | Decode, pages: int, positions: list[int]) -> int:
     """The pages that must be free for an operation; if it is refused, as its engine counts them (policy `room`)."""
-    page_size, told = state.config.page_size, op.refused
+    page_size, refused = state.config.page_size, op.refused
     estimates = state.config.sliding_window and page_size > 1 and state.config.room == "estimated"
-    if not estimates or told is None or told.rule != "CAP-1":
+    if not estimates or refused is None or refused.rule != "CAP-1":
         return pages
     short = [max(0, pages - free) for free in (state.free_pages, state.free_window_pages)]
-    if any(short) and told.pages_short in (0, short[0]) and told.window_short in (0, short[1]):
+    if any(short) and refused.pages_short in (0, short[0]) and refused.window_short in (0, short[1]):
         return pages
     state.chosen["refused by an estimate"] += 1
     return ceil_pages(sum(positions), page_size) + len(positions)
@@ -130,13 +130,13 @@ def _needed(state: State, op: Extend | Decode, pages: int, positions: list[int])
 
 def _withheld_on(state: State, op: Extend, rows: int) -> int:
     """Of the rows that an engine may withhold longer than it must, those that it does, as its refusal counts them."""
-    told = op.refused
-    if not state.may_keep or told is None or told.rule not in (None, "CAP-1"):
+    refused = op.refused
+    if not state.may_keep or refused is None or refused.rule not in (None, "CAP-1"):
         return 0
     free, kept = state.free_rows, len(state.may_keep)
-    if told.rows_short:
-        kept = min(kept, told.rows_short - (rows - free))
-    elif told.pages_short or told.window_short or told.states_short:
+    if refused.rows_short:
+        kept = min(kept, refused.rows_short - (rows - free))
+    elif refused.pages_short or refused.window_short or refused.states_short:
         return 0
     if kept <= 0 or rows + kept <= free:
         return 0
@@ -183,7 +183,7 @@ def _extend_one(state: State, part: Part, row: int) -> None:
     state.requests[req] = request._replace(seq_len=seq_len)
 
 
-def decode(state: State, op: Decode, told: Told) -> None:
+def decode(state: State, op: Decode, answer: ObservedAnswer) -> None:
     """Make room for one decode step of each request; `n == 1` commits its token at once (994)."""
     if op.n < 1:
         raise Refusal("OP-1", f"n is {op.n}")
@@ -199,11 +199,11 @@ def decode(state: State, op: Decode, told: Told) -> None:
         growth = [step.after.allocated - state.lengths[step.record].allocated for step in steps]
         needed = _needed(state, op, needed, [count for count in growth if count])
     check_room(state, needed, 0, 0)
-    told.carried_out()
+    answer.carried_out()
 
     overlaps = sum(step.ahead > 0 for step in steps)
-    pages = told.given("pages", needs, "SPEC-2" if overlaps else "")
-    sides = told.given("window", needs)
+    pages = answer.given("pages", needs, "SPEC-2" if overlaps else "")
+    sides = answer.given("window", needs)
     drafts = 0 if op.n == 1 else op.n
     for req, record, after, committed, ahead in steps:
         state.lengths[record] = after
@@ -230,7 +230,7 @@ class Step(NamedTuple):
 def _steps(state: State, op: Decode) -> tuple[list[Step], list[tuple[str, int]]]:
     """The step of each request of a batch, and how many pages those need that need any; or a refusal."""
     n, page_size, max_len = op.n, state.config.page_size, state.config.max_context_len
-    # Who speculates one step at a time MAY refuse to prepare the next one (SPEC-2).
+    # An engine that speculates one step at a time MAY refuse to prepare the next one (SPEC-2).
     one_by_one = op.refused is not None and op.refused.rule in (None, "SPEC-1")
     steps: list[Step] = []
     needs: list[tuple[str, int]] = []
@@ -256,7 +256,7 @@ def _steps(state: State, op: Decode) -> tuple[list[Step], list[tuple[str, int]]]
     return steps, needs
 
 
-def launch(state: State, op: Launch, told: Told) -> None:
+def launch(state: State, op: Launch, answer: ObservedAnswer) -> None:
     """Hand what was prepared to the device. From here on the row positions it reads may not change (17850)."""
     if op.launch in state.flights:
         raise Refusal("OP-1", f"launch {op.launch} is in flight")
@@ -268,7 +268,7 @@ def launch(state: State, op: Launch, told: Told) -> None:
         raise Refusal("OP-1", f"{missing} has nothing to launch")
     if len(names) < len(op.reqs):
         raise Refusal("OP-1", "a request is in the launch twice")
-    told.carried_out()
+    answer.carried_out()
 
     has_states = state.config.num_states
     requests, records, readers = state.requests, state.records, state.readers
@@ -286,7 +286,7 @@ def launch(state: State, op: Launch, told: Told) -> None:
             readers[row] = (*readers[row], end) if row in readers else (end,)
         written[record] = end
         if has_states:
-            recurrent.move_on(state, record, start, end, chooses=told.chooses)
+            recurrent.move_on(state, record, start, end, chooses=answer.chooses)
         if samples or drafts:
             horizon[record] += 1
         if drafts:
@@ -299,7 +299,7 @@ def launch(state: State, op: Launch, told: Told) -> None:
     state.flights[op.launch] = passages
 
 
-def complete(state: State, op: Complete, told: Told) -> None:
+def complete(state: State, op: Complete, answer: ObservedAnswer) -> None:
     """The oldest launch has completed: tokens arrive, and rows withheld for it become free (17850).
 
     Those that an engine has sampled itself are taken as they are, if there are as many as are due.
@@ -328,7 +328,7 @@ def complete(state: State, op: Complete, told: Told) -> None:
         due = {passage.req for passage in passages if passage.samples}
         stranger = next((req for req in tokens_of if req not in due), "a request that left")
         raise _miscounted(op, f"a token came for {stranger}, which this launch did not sample for")
-    told.carried_out("OP-1", "CHUNK-1")
+    answer.carried_out("OP-1", "CHUNK-1")
     state.chosen["tokens sampled by the engine"] += tokens_of is not op.tokens and tokens_of != op.tokens
 
     state.checked["LAUNCH-1"] += 1
@@ -367,7 +367,7 @@ def _miscounted(op: Complete, what: str) -> Exception:
     return Violation("CHUNK-1", what, expected="a token for each that it sampled for", observed=op.sampled)
 
 
-def verify(state: State, op: Verify, told: Told) -> None:
+def verify(state: State, op: Verify, answer: ObservedAnswer) -> None:
     """Commit what the oldest speculative step had accepted; the request keeps `tokens` of it (22862)."""
     request, record = state.running(op.req)
     step, *behind = state.speculating.get(op.req, (None,))
@@ -379,7 +379,7 @@ def verify(state: State, op: Verify, told: Told) -> None:
         raise Refusal("SPEC-1", f"{op.accepted} accepted positions are not in 1..{step.positions}")
     if not 1 <= len(op.tokens) <= op.accepted:
         raise Refusal("SPEC-1", f"{len(op.tokens)} tokens for {op.accepted} accepted positions")
-    told.carried_out("SPEC-1")
+    answer.carried_out("SPEC-1")
 
     state.checked["SPEC-1"] += 1
     state.lengths[record] = lengths.verify(state.lengths[record], op.accepted, state.config.page_size)
@@ -388,7 +388,7 @@ def verify(state: State, op: Verify, told: Told) -> None:
         request.tokens.append(token)
     if len(op.tokens) < op.accepted:
         state.reached["overshoot"] += 1
-        behind = []  # the request has stopped: nobody asks what its next step has brought
+        behind = []  # the request has stopped: the tokens of its next step are not needed
     state.horizon[record] = len(request.tokens) + len(behind)
     state.written[record] = state.lengths[record].committed + sum(step.positions for step in behind)
     state.speculating[op.req] = tuple(behind)

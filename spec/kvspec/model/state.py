@@ -1,4 +1,4 @@
-"""What the specification remembers: plain dictionaries of small immutable `records`.
+"""The state of the specification: plain dictionaries of small immutable `records`.
 
 Rows and pages that are free appear nowhere, so every dictionary is as large as what is in use, never as the pool.
 """
@@ -31,8 +31,8 @@ CHOICES = (
     "overshoot published",
     "refused by an estimate",
 )
-"""What an implementation may rightly do otherwise than the specification does itself (`State.chosen`). From there on
-numbers that somebody has worked out beforehand need not be its own any more."""
+"""Choices that an implementation may make otherwise than the specification itself (`State.chosen`). After one, numbers
+that were worked out beforehand need not be those of the implementation."""
 
 WITHHELD = ownership.WITHHELD
 """Stands in `State.rows` for the record of a row that was let go while a launch still reads it."""
@@ -42,7 +42,7 @@ class State:
     """The whole state of the specified system."""
 
     def __init__(self, config: Config, memory: Memory | None = None) -> None:
-        """An empty system; `memory` is told what its operations mean below."""
+        """An empty system; `memory` takes the memory events of its operations."""
         self.config = config
         self.memory = memory
         self.requests: dict[str, Request] = {}
@@ -77,7 +77,7 @@ class State:
         self.state_content: dict[int, tuple[int, int]] = {}
         """The ghost of states. Slot of a record -> the record, and after how many of its tokens the state there stands.
 
-        A slot of which no answer told is not in it."""
+        A slot that no answer reported is not in it."""
 
         self.closed_late: set[str] = set()
         """Names of sessions that are gone, and whose close has waited for a turn: who has lost it refuses them."""
@@ -103,9 +103,9 @@ class State:
         self.virtual_row = 0
         """The last invented row, negative too."""
         self.let_go: dict[str, int] = {}
-        """Request that waits since a retract -> the row that it had: to bring that again is not lawful (ROW-4)."""
+        """Request that waits since a retract -> the row that it had: it must not bring that row again (ROW-4)."""
         self.batch_refused = False
-        """Whether a prefill batch was refused since the free rows were last told: those that it has kept (ROW-3)."""
+        """Whether a prefill batch was refused since the free rows were reported last: those that it kept (ROW-3)."""
         self.checked = defaultdict[str, int](int)
         self.unchecked = defaultdict[str, int](int)
         self.unreported = set[tuple[str, str]]()
@@ -294,4 +294,4 @@ _COPIED = tuple(
     for name, value in vars(State(Config(1, 1, 1, 1))).items()
     if isinstance(value, (dict, set)) and name != "tables"
 )
-"""What a copy of a state has of its own; `tables` are lists besides."""
+"""The attributes that a copy of a state has of its own; `tables` are lists besides."""

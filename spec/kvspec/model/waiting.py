@@ -3,22 +3,22 @@
 from kvspec import lengths, ownership
 from kvspec.events import MatchPrefix, OpenSession, Refusal, Submit
 from kvspec.model import hybrid, recurrent
+from kvspec.model.answer import ObservedAnswer
 from kvspec.model.records import Request, Session
 from kvspec.model.state import State
-from kvspec.model.told import Told
 from kvspec.tokens import Tokens
 
 
-def open_session(state: State, op: OpenSession, told: Told) -> None:
+def open_session(state: State, op: OpenSession, answer: ObservedAnswer) -> None:
     """Open a session with an empty history and no slot."""
     if op.session in state.sessions:
         raise Refusal("OP-1", f"session {op.session} is open already")
-    told.carried_out("SESS-4" if op.session in state.closed_late else "OP-1")
+    answer.carried_out("SESS-4" if op.session in state.closed_late else "OP-1")
     state.closed_late.discard(op.session)
     state.sessions[op.session] = Session(Tokens(state.config.page_size))
 
 
-def submit(state: State, op: Submit, told: Told) -> None:
+def submit(state: State, op: Submit, answer: ObservedAnswer) -> None:
     """Take a request in. Nothing is matched or owned yet."""
     if op.req in state.requests:
         raise Refusal("OP-1", f"there is a request {op.req} already")
@@ -40,28 +40,28 @@ def submit(state: State, op: Submit, told: Told) -> None:
             raise Refusal("SESS-6", f"the tokens of {op.req} do not begin with the history of session {op.session}")
         state.checked["SESS-1"] += 1
         state.checked["SESS-6"] += 1
-    told.carried_out(*(("OP-1",) if session is None else ("SESS-1", "SESS-6", "OP-1")))
+    answer.carried_out(*(("OP-1",) if session is None else ("SESS-1", "SESS-6", "OP-1")))
     if op.session is not None and session is not None:
         state.sessions[op.session] = session._replace(turn=op.req)
     state.requests[op.req] = Request(tokens, op.session)
 
 
-def match_prefix(state: State, op: MatchPrefix, told: Told) -> None:
+def match_prefix(state: State, op: MatchPrefix, answer: ObservedAnswer) -> None:
     """Answer how much is cached: the session's record if its slot has one, else the longest prefix in the store."""
     request = state.request(op.req)
     if request.running:
         raise Refusal("OP-1", f"request {op.req} is running")
-    told.carried_out()
+    answer.carried_out()
     record = request.record
     if record is None and request.session is not None:
         record = state.sessions[request.session].record
     if record is None:
-        _match_store(state, op, told, request, [], ())
+        _match_store(state, op, answer, request, [], ())
     else:
-        _lend(state, op, told, request, record)
+        _lend(state, op, answer, request, record)
 
 
-def _lend(state: State, op: MatchPrefix, told: Told, request: Request, record: int) -> None:
+def _lend(state: State, op: MatchPrefix, answer: ObservedAnswer, request: Request, record: int) -> None:
     """Lend the slot's record to the turn, and free its tail.
 
     [0, protected)               the store's pages, locked by the record: stay
@@ -72,18 +72,18 @@ def _lend(state: State, op: MatchPrefix, told: Told, request: Request, record: i
     key_len = recurrent.resumable(state, record, len(request.tokens) - 1)
     before = state.lengths[record]
     if min(before.committed, key_len) == 0:
-        return _give_up_slot(state, op, told, request, record)
+        return _give_up_slot(state, op, answer, request, record)
     after = lengths.resume(before, key_len, state.config.page_size)
     table = state.tables[record]
     tail = lengths.tail(after.allocated, before.allocated, state.config.page_size)
     freed = table[tail.start : tail.stop]
     rule = "SESS-2" if key_len == len(request.tokens) - 1 else "MAMBA-3"
-    if told.choice("prefix_len", after.committed) < after.protected:
+    if answer.choice("prefix_len", after.committed) < after.protected:
         rule = "LEN-3"
-    told.length("prefix_len", rule, after.committed)
+    answer.length("prefix_len", rule, after.committed)
     again = request.record is not None
-    told.length("protected_len", "SESS-2" if again else "STORE-2", after.protected)
-    told.let_go(freed, "TAIL-1", states_rule="MAMBA-1")
+    answer.length("protected_len", "SESS-2" if again else "STORE-2", after.protected)
+    answer.let_go(freed, "TAIL-1", states_rule="MAMBA-1")
     state.checked["LEN-3"] += 1
 
     state.cut_table(record, tail.start)
@@ -104,10 +104,10 @@ def _lend(state: State, op: MatchPrefix, told: Told, request: Request, record: i
     state.requests[op.req] = request._replace(record=lease.turn, resumed=True, prefix_len=after.committed)
 
 
-def _give_up_slot(state: State, op: MatchPrefix, told: Told, request: Request, record: int) -> None:
+def _give_up_slot(state: State, op: MatchPrefix, answer: ObservedAnswer, request: Request, record: int) -> None:
     """Nothing of the slot would be kept, so its row and pages are released, and the store is asked instead."""
     freed, states = state.private(record), state.records[record].states
-    _match_store(state, op, told, request._replace(record=None, resumed=False), freed, states)
+    _match_store(state, op, answer, request._replace(record=None, resumed=False), freed, states)
     if request.session is not None:
         state.sessions[request.session] = state.sessions[request.session]._replace(record=None)
     state.forget_record(record)
@@ -115,7 +115,7 @@ def _give_up_slot(state: State, op: MatchPrefix, told: Told, request: Request, r
 
 
 def _match_store(
-    state: State, op: MatchPrefix, told: Told, request: Request, freed: list[int], states: tuple[int, ...]
+    state: State, op: MatchPrefix, answer: ObservedAnswer, request: Request, freed: list[int], states: tuple[int, ...]
 ) -> None:
     """The longest cached page-aligned prefix of all tokens but the last. Nothing is owned by it yet.
 
@@ -123,8 +123,8 @@ def _match_store(
     """
     pages, rule = hybrid.longest_match(state, request.tokens)
     prefix_len = pages * state.config.page_size
-    told.let_go(freed, "TAIL-1" if freed else "PAGE-1", states=states)
-    told.length("prefix_len", rule, prefix_len)
-    told.length("protected_len", rule, prefix_len)
+    answer.let_go(freed, "TAIL-1" if freed else "PAGE-1", states=states)
+    answer.length("prefix_len", rule, prefix_len)
+    answer.length("protected_len", rule, prefix_len)
     state.reached["prefix matched"] += bool(prefix_len)
     state.requests[op.req] = request._replace(prefix_len=prefix_len)

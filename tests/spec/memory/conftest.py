@@ -8,21 +8,21 @@ import pytest
 from kvcheck import Checker
 from kvspec.memory.events import Event
 from kvspec.memory.proofs import books, moves, page, terms
-from kvspec.model.meaning import MakeLaw
+from kvspec.model.meaning import MakeChecker
 from tests.spec.memory.once import Once
 from tests.spec.memory.stories import POOLS, Found
 
-LAWS: dict[str, MakeLaw] = {"plain": Once, "fast": Checker}
+LAWS: dict[str, MakeChecker] = {"plain": Once, "fast": Checker}
 
 
 @pytest.fixture(params=[*LAWS.values()], ids=[*LAWS])
-def checker(request: pytest.FixtureRequest) -> MakeLaw:
-    made: MakeLaw = request.param
+def checker(request: pytest.FixtureRequest) -> MakeChecker:
+    made: MakeChecker = request.param
     return made
 
 
 @pytest.fixture
-def found(checker: MakeLaw) -> Found:
+def found(checker: MakeChecker) -> Found:
     def finds(*events: Event) -> list[tuple[str, int]]:
         watching = checker(POOLS)
         return [(finding.rule, finding.event) for event in events for finding in watching.step(event)]

@@ -29,7 +29,7 @@ class Once(Checker):
         self.parts = super().parts_of(use)
         return self.parts
 
-    def tell(self, use: Use, part: Part, wrong: Mapping[str, Collection[int]]) -> bool:
+    def report(self, use: Use, part: Part, wrong: Mapping[str, Collection[int]]) -> bool:
         """What is found of a write need not be told of its stream's reads either."""
         assert isinstance(self.event, Begin | End)
         event = self.order.begun[self.order.named[self.event.id]]
@@ -45,11 +45,11 @@ class Once(Checker):
             lenient = rule == "MEM-WRITTEN/unwritten" and any(use is source for source, _ in event.copies)
             if through and reads and slots and bad <= self.open:
                 told = len(self.findings)
-                super().tell(use, part, {rule: slots})
+                super().report(use, part, {rule: slots})
                 self.repeated += self.findings[told:]
                 del self.findings[told:]
             else:
                 new[rule] = slots
             if through and (slots or not lenient):
                 self.open = (self.open - there.keys() if reads else self.open) | bad
-        return super().tell(use, part, new)
+        return super().report(use, part, new)

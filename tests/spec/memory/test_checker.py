@@ -20,19 +20,19 @@ from kvspec.memory.events import (
     Unmap,
     Use,
 )
-from kvspec.model.meaning import MakeLaw
+from kvspec.model.meaning import MakeChecker
 from kvspec.rules import CODES
 from tests.spec.memory.stories import BROKEN, POOLS, RIGHT, Found, copy, mapped, of, read, table, take, write
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_story_breaks_a_rule_once(checker: MakeLaw, name: str) -> None:
+def test_a_story_breaks_a_rule_once(checker: MakeChecker, name: str) -> None:
     events, due = BROKEN[name]
     watching = checker(POOLS)
     assert [(finding.code, finding.event) for event in events for finding in watching.step(event)] == [due]
 
 
-def test_each_code_has_a_story(checker: MakeLaw) -> None:
+def test_each_code_has_a_story(checker: MakeChecker) -> None:
     """A free page that is published breaks two promises at once, so it is no story of one finding."""
     published = {finding.code for finding in checker(POOLS).step(Publish("kv", [1], ["k"]))}
     assert published == {"MEM-NAME/free", "MEM-NAME/unwritten"}
@@ -44,7 +44,7 @@ OF_NOBODY = ("MEM-COUNT", "MEM-NAME", "MEM-OVERWRITE", "MEM-ORDER", "MEM-RESERVE
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_finding_has_the_holder_that_it_speaks_of(checker: MakeLaw, name: str) -> None:
+def test_a_finding_has_the_holder_that_it_speaks_of(checker: MakeChecker, name: str) -> None:
     watching, tables = checker(POOLS), dict[str | None, str]()
 
     def holder_of(event: Event) -> str | None:
@@ -62,7 +62,7 @@ def test_a_finding_has_the_holder_that_it_speaks_of(checker: MakeLaw, name: str)
             assert finding.holder == (None if finding.rule in OF_NOBODY else due)
 
 
-def test_a_finding_says_where_it_was_and_what_was_found(checker: MakeLaw) -> None:
+def test_a_finding_says_where_it_was_and_what_was_found(checker: MakeChecker) -> None:
     (finding,) = checker(POOLS).step(Release("a", "kv", [3], at="pool.py:7"))
     assert finding.at == "pool.py:7"
     assert (finding.code, finding.page, finding.holder) == ("MEM-RELEASE/not-held", 3, "a")
@@ -134,7 +134,7 @@ def test_a_result_is_worthless_as_long_as_a_host_takes_it_to_be_in_flight(found:
     assert found(Send("m", host="p"), *seen) == [("MEM-DELIVER", 7)]
 
 
-def test_padding_is_a_page_and_no_slot(checker: MakeLaw) -> None:
+def test_padding_is_a_page_and_no_slot(checker: MakeChecker) -> None:
     """Page 0 is padding, and slot 0 of page 1 is none."""
     watching = checker({"kv": Pool(4, 8, padding=[0])})
     load = Begin(1, "t", writes=[of("a", 1)])
@@ -208,7 +208,7 @@ def test_a_finding_on_a_page_is_told_once(found: Found) -> None:
 
 @pytest.mark.parametrize("parts", [[(0, 4), (4, 8)], [(4, 8), (0, 4)], [(0, 8), (4, 8)], [(4, 8), (0, 8)]])
 def test_what_a_stream_has_looked_at_in_parts_it_does_not_look_at_again(
-    checker: MakeLaw, parts: list[tuple[int, int]]
+    checker: MakeChecker, parts: list[tuple[int, int]]
 ) -> None:
     """Nor when a page behind is exchanged."""
     wrong = [take("a", 1, 2, 3), write(1, "a", 1, "x"), write(2, "a", 2, "x"), write(3, "a", 3, "z")]
@@ -237,7 +237,7 @@ def test_a_use_of_nothing_is_well_formed(found: Found) -> None:
 
 @pytest.mark.parametrize("reads_own_writes", [True, False])
 def test_one_pass_sees_its_own_writes_in_one_pool_and_not_in_the_other(
-    checker: MakeLaw, reads_own_writes: bool
+    checker: MakeChecker, reads_own_writes: bool
 ) -> None:
     """Attention and a recurrent state in one operation: what was never written in the state spoils what leaves."""
     watching = checker({"kv": Pool(4), "states": Pool(reads_own_writes=reads_own_writes)})

@@ -20,7 +20,7 @@ from kvspec.memory.events import (
     Unmap,
     Use,
 )
-from kvspec.model.meaning import MakeLaw
+from kvspec.model.meaning import MakeChecker
 from tests.spec.memory.stories import Found, of, plan, read, table, take, write
 
 CACHED = [take("a", 1), write(1, "a", 1, "x"), Publish("kv", [1], ["k"], ["x"]), Release("a", "kv", [1])]
@@ -69,7 +69,7 @@ def test_who_has_left_with_a_page_is_told_once_until_it_holds_another(found: Fou
 
 
 @pytest.mark.parametrize("told", [True, False])
-def test_what_was_never_written_may_be_published_where_writes_are_not_told(checker: MakeLaw, told: bool) -> None:
+def test_what_was_never_written_may_be_published_where_writes_are_not_told(checker: MakeChecker, told: bool) -> None:
     watching = checker({"kv": Pool(writes_reported=told)})
     events = [take("a", 1), Publish("kv", [1], ["k"], ["x"]), read(1, "a", 1)]
     findings = [finding.rule for event in events for finding in watching.step(event)]
@@ -151,14 +151,14 @@ def test_what_is_added_to_a_page_is_seen_through_each_table_that_names_it(found:
     assert found(*added) == [("MEM-WRITTEN", 7), ("MEM-CONTENT", 9)]
 
 
-def test_a_shared_object_of_a_storage_is_rewritten_with_the_same_alone(checker: MakeLaw) -> None:
+def test_a_shared_object_of_a_storage_is_rewritten_with_the_same_alone(checker: MakeChecker) -> None:
     pools = {"disk": Pool(keyed=True)}
     put = [Begin(id, "s", writes=[Use(pool="disk", pages=["k"], labels=[label])]) for id, label in enumerate("xxy")]
     watching = checker(pools)
     assert [finding.rule for event in put for finding in watching.step(event)] == ["MEM-OVERWRITE"]
 
 
-def test_a_name_finds_the_page_that_has_had_it_last(checker: MakeLaw) -> None:
+def test_a_name_finds_the_page_that_has_had_it_last(checker: MakeChecker) -> None:
     watching = checker({"kv": Pool()})
     told = [take("a", 1, 2), write(1, "a", 1, "x"), write(2, "a", 2, "x"), Publish("kv", [1], ["k"], ["x"])]
     assert [finding for event in told for finding in watching.step(event)] == []

@@ -147,7 +147,7 @@ def test_operations_mean_what_is_proved_of_them() -> None:
             ways = [every_way[name] for name in names.split()]
             unknown = prover.Unknowns()
             runs = [way(Run(unknown.state(Memory)), **unknown.arguments(way)) for way in ways]
-            due[tag, pool] = {what.partition(",")[0] for run in runs for what, _, _ in run.told} - {
+            due[tag, pool] = {what.partition(",")[0] for run in runs for what, _, _ in run.emitted} - {
                 "begin",
                 "end_holder",
             }

@@ -64,7 +64,7 @@ class Record:
 
     @property
     def there(self) -> Formula:
-        """Whether somebody has it."""
+        """Whether it has a holder."""
         return Or(self.turn != NONE, self.slot != NONE)
 
 
@@ -111,7 +111,7 @@ class Books:
 
 
 def initial(books: Books) -> Books:
-    """Nobody is there, and each row is free."""
+    """There is no request or session, and each row is free."""
     start = replace(books, owner=lambda _: FREE, reads=lambda *_: 0)
     return replace(start, request=lambda _: Request(), session=lambda _: Session(), record=lambda _: Record())
 
@@ -368,9 +368,9 @@ KEPT = (
 def same(one: Books, two: Books) -> Formula:
     """Whether the same requests, sessions and records are in two books, and the same rows are whose they were."""
     rows = every(lambda row: one.owner(row) == two.owner(row))
-    return And(rows, *(_alike(getattr(one, what), getattr(two, what)) for what in ("request", "session", "record")))
+    return And(rows, *(_same(getattr(one, what), getattr(two, what)) for what in ("request", "session", "record")))
 
 
-def _alike(one: Callable[[Number], Any], two: Callable[[Number], Any]) -> Formula:
+def _same(one: Callable[[Number], Any], two: Callable[[Number], Any]) -> Formula:
     names = [part.name for part in fields(one(NONE))]
     return every(lambda number: And(*(getattr(one(number), name) == getattr(two(number), name) for name in names)))

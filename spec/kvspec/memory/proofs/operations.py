@@ -1,7 +1,7 @@
 """Operations of `kvspec.model` as lists of steps, pool by pool.
 
-What a step asks for has to be so before the operation already, or earlier steps see to it: then it is `given`, and
-that is proved. What has to be so besides stands in `grants`.
+A step's preconditions hold before the operation, or earlier steps establish them: then they are `given`, and that is
+proved. Further preconditions of the operation are in `grants`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ from kvspec.memory.proofs.terms import NONE, Formula, every, everything
 
 
 def arguments_of(step: Callable[..., Any]) -> dict[str, Any]:
-    """What a step or an event is given besides its subject, by name, with the annotations that tell the sorts."""
+    """The arguments of a step or an event besides its subject, by name, with their sorts as annotations."""
     _, *hints, _ = get_type_hints(step, include_extras=True).items()
     return dict(hints)
 
@@ -135,4 +135,4 @@ OPERATIONS = {
     "take_state": {"states": "take"},
     "free_state": {"states": "end"},
 }
-"""What each operation does to each pool, one way or the other; those that are not here do nothing to any."""
+"""Operation and pool -> the ways in which the operation changes the pool; others change none."""

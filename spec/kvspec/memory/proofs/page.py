@@ -1,7 +1,8 @@
-"""One page under the law: what each event does to it, when it is forbidden, and what holds whatever happens.
+"""One page in the memory model: the effect of each event, whether it is forbidden, and the invariants.
 
-The law is local: an event acts on each page that it names by itself. Each function here is one of `kvspec.memory`, of
-one page; it returns whether the law allows it and the page afterwards, forbidden or not. Tests hold it against the law.
+The memory model is local: an event acts on each page that it names by itself. Each function here is one of
+`kvspec.memory`, for one page. It returns whether the event is allowed, and the page after it in either case. Tests
+compare it with the checker.
 """
 
 from collections.abc import Callable
@@ -13,13 +14,13 @@ from z3 import And, If, Implies, Not, Or  # type: ignore[import-untyped]
 from kvspec.memory.proofs.terms import NONE, Formula, Map, Map2, Number, Set, among, every, put, some
 
 PLANNED, THERE = 1, 2
-"""What a name of a page says, if it is one."""
+"""The states of a name of a page; 0: it is none."""
 FREE, CACHED, HELD = 0, 1, 2
 
 
 @dataclass(frozen=True)
 class Page:
-    """What the law remembers of one page. Content that is not told is left aside."""
+    """The state of one page. Unknown content is left aside."""
 
     holds: Map
     """Holder -> references."""
@@ -39,7 +40,7 @@ class Page:
 
     @property
     def free(self) -> Formula:
-        """Whether nobody holds it and no name finds it."""
+        """Whether it has no holder and no name."""
         return And(self.references == 0, self.names == 0)
 
     @property
@@ -69,17 +70,17 @@ class Page:
         return Or(self.holds(holder) > 0, self.pins(holder) > 0)
 
 
-Judged = tuple[Formula, Page]
+Verdict = tuple[Formula, Page]
 """Whether an event is allowed, and the page after it."""
 
 
-def take(page: Page, holder: Number) -> Judged:
+def take(page: Page, holder: Number) -> Verdict:
     """The allocator hands it out; what was in it counts no more, and no name finds it."""
     taken = page.referred(holder, 1, 0)
     return page.free, taken.counted(named=lambda _: 0, names=0, content=lambda _: NONE)
 
 
-def share(page: Page, holder: Number, key: Number, pin: Formula) -> Judged:
+def share(page: Page, holder: Number, key: Number, pin: Formula) -> Verdict:
     """One more reference, under a key or, with `NONE`, without."""
     found = And(Not(page.free), Or(key == NONE, page.named(key) != 0))
     return found, page.referred(holder, If(pin, 0, 1), If(pin, 1, 0))
@@ -91,21 +92,21 @@ def _first(page: Page, holder: Number) -> tuple[Number, Number]:
     return If(shares, 1, 0), If(And(Not(shares), pins), 1, 0)
 
 
-def release(page: Page, holder: Number) -> Judged:
-    """One reference less. After the last nobody is left to write what a name plans."""
+def release(page: Page, holder: Number) -> Verdict:
+    """One reference less. With the last reference its planned names must be written."""
     share, pin = _first(page, holder)
     kept = every(lambda key: page.named(key) == PLANNED, page.kept)
     return And(page.refers(holder), Implies(page.references == 1, kept)), page.referred(holder, -share, -pin)
 
 
-def transfer(page: Page, old: Number, new: Number) -> Judged:
+def transfer(page: Page, old: Number, new: Number) -> Verdict:
     """One reference changes hands, and stays what it is."""
     share, pin = _first(page, old)
     return page.refers(old), page.referred(old, -share, -pin).referred(new, share, pin)
 
 
-def publish(page: Page, key: Number, planned: Formula, promise: Map) -> Judged:
-    """It can be found by a name: what that promises is there, or somebody is left to write it."""
+def publish(page: Page, key: Number, planned: Formula, promise: Map) -> Verdict:
+    """It gets a name: the promised content is there, or a writer is left."""
     held, was = page.references > 0, page.named(key)
     after = page.counted(
         named=put(page.named, key, If(planned, PLANNED, THERE)),
@@ -117,13 +118,13 @@ def publish(page: Page, key: Number, planned: Formula, promise: Map) -> Judged:
     return And(Not(page.free), Implies(was == THERE, same), Or(And(planned, held), after.kept(key))), after
 
 
-def drop(page: Page, key: Number) -> Judged:
+def drop(page: Page, key: Number) -> Verdict:
     """A name is withdrawn."""
     named = page.named(key) != 0
     return named, page.counted(named=put(page.named, key, 0), names=page.names - If(named, 1, 0))
 
 
-def write(page: Page, holder: Number, labels: Map) -> Judged:
+def write(page: Page, holder: Number, labels: Map) -> Verdict:
     """An operation writes the slots that have a label."""
     two = some(lambda one: And(page.holds(one) > 0, some(lambda other: And(other != one, page.holds(other) > 0))))
     shared = And(two, Not(some(lambda key: page.named(key) == PLANNED)))
@@ -138,14 +139,14 @@ def write(page: Page, holder: Number, labels: Map) -> Judged:
     return And(page.refers(holder), kept), after
 
 
-def read(page: Page, holder: Number, labels: Map) -> Judged:
+def read(page: Page, holder: Number, labels: Map) -> Verdict:
     """An operation reads the slots that have a label, and means to find it there."""
     found = every(lambda slot: Or(labels(slot) == NONE, labels(slot) == page.content(slot)))
     return And(page.refers(holder), found), page
 
 
-def unwritten(page: Page, slots: Set) -> Judged:
-    """Slots were not written after all: what names promise is a plan again, which somebody has to keep."""
+def unwritten(page: Page, slots: Set) -> Verdict:
+    """Slots were not written after all: names of them are plans again, which need a writer."""
     after = replace(
         page,
         named=lambda key: If(page.named(key) == THERE, PLANNED, page.named(key)),
@@ -154,7 +155,7 @@ def unwritten(page: Page, slots: Set) -> Judged:
     return Or(page.references > 0, every(lambda key: after.named(key) == PLANNED, after.kept)), after
 
 
-def end_holder(page: Page, holder: Number) -> Judged:
+def end_holder(page: Page, holder: Number) -> Verdict:
     """A holder is gone."""
     return And(page.holds(holder) == 0, page.pins(holder) == 0), page
 
@@ -188,7 +189,7 @@ INVARIANTS = (
     Clause("MEM-NAME", "what is not only planned is there", _there),
     Clause("MEM-NAME", "what a name promises is there, or somebody is left to write it", _left),
 )
-"""What holds of a page as long as nothing forbidden happens; the counts hold whatever happens."""
+"""Invariants of a page without forbidden events; the counts hold in any case."""
 
 
 class Sum(NamedTuple):

@@ -1,4 +1,4 @@
-"""One pool: the pages as the law sees them, what the policy above believes, and what always holds between the two.
+"""One pool: its pages in the memory model, the state of the policy above, and the invariants between the two.
 
 A pool of any kind (pages of tokens, window pages, state slots, rows) looks the same here: holders have tables, whose
 entries are their own or the store's; the allocator has a free list; the store has keys, each the name of a prefix.
@@ -16,7 +16,7 @@ from kvspec.memory.proofs.terms import NONE, Formula, Map, Map2, Number, Set, ev
 
 @dataclass(frozen=True)
 class Entry:
-    """What a holder has at an index of its table."""
+    """An entry of a holder's table."""
 
     page: Number
     """Or `NONE`."""
@@ -33,7 +33,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Memory:
-    """One pool: what the law remembers of each page, and above it what the policy believes."""
+    """One pool: the state of each page in the memory model, and above it the policy's."""
 
     page: Callable[[Number], Page]
     exists: Set
@@ -62,7 +62,7 @@ class Memory:
         return lambda page: And(page != NONE, there(page))
 
     def withheld(self, page: Number) -> Formula:
-        """Whether somebody reads it."""
+        """Whether a reader needs it."""
         return some(lambda reader: self.reads(page, reader) > 0)
 
 
@@ -118,7 +118,7 @@ def _written(pool: Memory, holder: Number, index: Number, slot: Number) -> Formu
 
 
 GIVEN = Clause("PAGE-1", "no page is no page", lambda memory, page: Implies(memory.exists(page), page != NONE))
-"""What no operation changes."""
+"""A clause about the parts that no operation changes."""
 
 INVARIANTS = (
     Clause(
@@ -140,4 +140,4 @@ INVARIANTS = (
     ),
     Clause("DATA-1", "what counts as written is there", _written),
 )
-"""What holds between the law and the policy: before and after each step."""
+"""The invariants between the memory model and the policy, before and after each step."""

@@ -1,8 +1,8 @@
-"""Steps: what all operations are made of.
+"""Steps, of which all operations are made.
 
-A step asks for something (what the model judges, or the code sees to), tells events of whole sets of pages, and says
-what the policy remembers afterwards. That an entry is private or the store's, that the free list is what nobody holds
-or finds, that slots which count as written are: all this is shown, never asked for.
+A step has preconditions (the model checks them, or the code ensures them), emits events of whole sets of pages, and
+gives the state of the policy after it. Some facts are proved and never preconditions: that an entry is private or the
+store's, that the free list has the pages without holders and names, and that slots which count as written are written.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from typing import Any
 from z3 import And, If, Not, Or  # type: ignore[import-untyped]
 
 from kvspec.memory.proofs import page as checker
-from kvspec.memory.proofs.page import Judged, Page
+from kvspec.memory.proofs.page import Page, Verdict
 from kvspec.memory.proofs.pool import Entry, Memory
 from kvspec.memory.proofs.terms import (
     NONE,
@@ -30,8 +30,8 @@ from kvspec.memory.proofs.terms import (
     some,
 )
 
-Event = Callable[[Page, Number], Judged]
-"""Of a page, and of its index or key, whichever tells where it comes from."""
+Event = Callable[[Page, Number], Verdict]
+"""An event of a page, by the page and its index or key."""
 
 
 @dataclass(frozen=True)
@@ -40,29 +40,29 @@ class Run:
 
     memory: Memory
     asked: list[tuple[str, Formula]] = field(default_factory=list)
-    """What steps ask for."""
+    """The preconditions of steps."""
     granted: list[tuple[str, Formula]] = field(default_factory=list)
-    """What the operation itself asks for: elsewhere it is refused, or goes another way."""
-    told: list[tuple[str, Formula, Memory]] = field(default_factory=list)
-    """Events so far, whether the law allows them, and the pool after each."""
+    """The preconditions of the operation: without them it is refused, or goes another way."""
+    emitted: list[tuple[str, Formula, Memory]] = field(default_factory=list)
+    """Events so far, whether they are allowed, and the pool after each."""
 
     def ask(self, what: str, *conditions: Callable[..., Formula]) -> None:
-        """What has to be so before a step: `every` of the conditions."""
+        """Add a precondition of a step: `every` of the conditions."""
         self.asked.append((what, every(*conditions)))
 
-    def tell(self, what: str, pages: Set, event: Event, whence: Map = lambda page: page) -> "Run":
+    def emit(self, what: str, pages: Set, event: Event, whence: Map = lambda page: page) -> "Run":
         """An event of all these pages, each for itself: they are different ones, so their order does not matter."""
         was = self.memory.page
         allowed = every(pages, lambda page: event(was(page), whence(page))[0])
         memory = replace(self.memory, page=among(pages, lambda page: event(was(page), whence(page))[1], was))
-        return replace(self, memory=memory, told=[*self.told, (what, allowed, memory)])
+        return replace(self, memory=memory, emitted=[*self.emitted, (what, allowed, memory)])
 
     def then(self, **policy: Any) -> "Run":
-        """What the policy remembers from now on."""
+        """Change the state of the policy."""
         return replace(self, memory=replace(self.memory, **policy))
 
     def enter(self, holder: Number, indices: Set, entry: Callable[[Number], Entry]) -> "Run":
-        """What a holder's table has at these indices from now on."""
+        """Set the entries of a holder's table at these indices."""
         mine = lambda other, index: And(other == holder, indices(index))
         return self.then(entry=among(mine, lambda _, index: entry(index), self.memory.entry))
 
@@ -73,7 +73,7 @@ def _fill(run: Run, what: str, event: Event, holder: Number, indices: Set, where
     run.ask("no page there yet", indices, lambda index: memory.entry(holder, index).page == NONE)
     run.ask("each page once", indices, lambda index: where(entry(index).page) == index)
     there = among(lambda other, page: And(other == holder, entered(page)), lambda _, page: where(page), memory.place)
-    return run.tell(what, entered, event, where).then(place=there).enter(holder, indices, entry)
+    return run.emit(what, entered, event, where).then(place=there).enter(holder, indices, entry)
 
 
 def lock(run: Run, holder: Number, indices: Set, path: Map, where: Map) -> Run:
@@ -108,8 +108,8 @@ def compute(run: Run, holder: Number, labels: Map2) -> Run:
     pages = memory.entries(holder, lambda index: some(partial(written, index)))
     write = lambda page, index: checker.write(page, holder, partial(labels, index))
     read = lambda page, index: checker.read(page, holder, entry(index).meaning)
-    run = run.tell("begin, its writes", pages, write, where)
-    run = run.tell("begin, its reads", memory.entries(holder, everything), read, where)
+    run = run.emit("begin, its writes", pages, write, where)
+    run = run.emit("begin, its reads", memory.entries(holder, everything), read, where)
     return run.enter(holder, everything, entry)
 
 
@@ -125,7 +125,7 @@ def let_go(run: Run, holder: Number, indices: Set) -> Run:
     """A holder lets go of pages: its own become free, but for what is still read; the store's stay there."""
     memory, entry = run.memory, partial(run.memory.entry, holder)
     own = memory.entries(holder, lambda index: And(indices(index), entry(index).private))
-    run = run.tell("release", memory.entries(holder, indices), lambda page, _: checker.release(page, holder))
+    run = run.emit("release", memory.entries(holder, indices), lambda page, _: checker.release(page, holder))
     run = run.enter(holder, indices, lambda index: replace(entry(index), page=NONE))
     return run.then(is_free=lambda page: Or(memory.is_free(page), And(own(page), Not(memory.withheld(page)))))
 
@@ -142,7 +142,7 @@ def publish(run: Run, holder: Number, indices: Set, path: Map, back: Map) -> Run
     run.ask("whole and of these tokens", due, lambda index, slot: entry(index).meaning(slot) == promised(index, slot))
     run.ask("behind shorter ones", indices, lambda index: cached(memory.parent(path(index))))
     event = lambda page, index: checker.publish(page, path(index), False, partial(promised, index))
-    run = run.tell("publish", memory.entries(holder, indices), event, partial(memory.place, holder))
+    run = run.emit("publish", memory.entries(holder, indices), event, partial(memory.place, holder))
     run = run.enter(holder, indices, lambda index: replace(entry(index), key=path(index)))
     return run.then(at=among(keys, lambda key: entry(back(key)).page, memory.at))
 
@@ -152,7 +152,7 @@ def hand_on(run: Run, old: Number, new: Number) -> Run:
     memory, whose = run.memory, lambda holder: If(holder == new, old, holder)
     run.ask("nothing there", lambda index: memory.entry(new, index).page == NONE)
     gone = lambda index: replace(memory.entry(old, index), page=NONE)
-    run = run.tell("transfer", memory.entries(old, everything), lambda page, _: checker.transfer(page, old, new))
+    run = run.emit("transfer", memory.entries(old, everything), lambda page, _: checker.transfer(page, old, new))
     run = run.then(place=lambda holder, page: memory.place(whose(holder), page))
     return run.then(entry=lambda holder, index: memory.entry(whose(holder), index)).enter(old, everything, gone)
 
@@ -161,11 +161,11 @@ def end_holder(run: Run, holder: Number) -> Run:
     """A holder is gone: it must have nothing in any pool."""
     run.ask("all is let go", lambda index: run.memory.entry(holder, index).page == NONE)
     run.ask("it reads nothing", lambda page: run.memory.reads(page, holder) == 0)
-    return run.tell("end_holder", everything, lambda page, _: checker.end_holder(page, holder))
+    return run.emit("end_holder", everything, lambda page, _: checker.end_holder(page, holder))
 
 
 def drop(run: Run, keys: Set, back: Map) -> Run:
-    """The store gives up pages that nobody has locked or reads; `back` leads from a page to its key."""
+    """The store gives up pages without locks and readers; `back` leads from a page to its key."""
     memory, gone = run.memory, image(keys, run.memory.at, back)
     has = lambda holder, index: memory.entry(holder, index).page != NONE
     stays = lambda key: And(memory.at(key) != NONE, memory.parent(key) != NONE, Not(keys(key)))
@@ -174,7 +174,7 @@ def drop(run: Run, keys: Set, back: Map) -> Run:
     run.ask("unlocked", has, lambda holder, index: Not(keys(memory.entry(holder, index).key)))
     run.ask("unread", keys, lambda key: Not(memory.withheld(memory.at(key))))
     run.ask("longer ones too", stays, lambda key: Not(keys(memory.parent(key))))
-    run = run.tell("drop", gone, checker.drop, back).then(at=among(keys, lambda _: NONE, memory.at))
+    run = run.emit("drop", gone, checker.drop, back).then(at=among(keys, lambda _: NONE, memory.at))
     return run.then(is_free=lambda page: Or(memory.is_free(page), gone(page)))
 
 
@@ -187,19 +187,19 @@ def keep_for(run: Run, reader: Number, pages: Set) -> Run:
     """Pages are kept for a reader: a row for a launch, a cached state for who has locked its prefix."""
     memory = run.memory
     run.ask("in use", pages, lambda page: And(memory.exists(page), Not(memory.is_free(page))))
-    run = run.tell("share, pinned", pages, lambda page, _: checker.share(page, reader, NONE, True))
+    run = run.emit("share, pinned", pages, lambda page, _: checker.share(page, reader, NONE, True))
     return run.then(reads=_asked(memory, pages, reader, 1))
 
 
 def let_read(run: Run, reader: Number, pages: Set) -> Run:
-    """A reader needs pages no more: those that nobody else has become free."""
+    """A reader needs pages no more: those without another holder become free."""
     memory, after = run.memory, _asked(run.memory, pages, reader, -1)
     run.ask("kept for it", pages, lambda page: memory.reads(page, reader) > 0)
     run.ask("and not its own", pages, lambda page: Not(memory.held_at(reader, page)))
     had = lambda page: Or(some(lambda holder: memory.held_at(holder, page)), some(lambda key: memory.at(key) == page))
     read = lambda page: some(lambda other: after(page, other) > 0)
     frees = lambda page: And(pages(page), Not(had(page)), Not(read(page)))
-    run = run.tell("release, pinned", pages, lambda page, _: checker.release(page, reader))
+    run = run.emit("release, pinned", pages, lambda page, _: checker.release(page, reader))
     return run.then(reads=after, is_free=lambda page: Or(memory.is_free(page), frees(page)))
 
 

@@ -1,4 +1,4 @@
-"""What proofs are written in besides z3's connectives: quantifiers, and functions that differ in some places."""
+"""The terms of proofs besides z3's connectives: quantifiers, and functions that differ in some places."""
 
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeAlias
 from z3 import And, BoolSort, ForAll, FreshInt, If, Implies, IntSort, Not  # type: ignore[import-untyped]
 
 Number: TypeAlias = Annotated[Any, IntSort]
-"""A Python integer or a z3 term. The sort tells a proof which unknown to put in."""
+"""A Python integer or a z3 term. The sort is that of the unknown in a proof."""
 Formula: TypeAlias = Annotated[Any, BoolSort]
 """A Python truth value or a z3 formula."""
 Map: TypeAlias = Callable[[Number], Number]
@@ -55,7 +55,7 @@ def everything(*_: Number) -> Formula:
 
 
 def image(chosen: Set, function: Map, back: Map) -> Set:
-    """What a function makes of the chosen numbers; `back` is its inverse."""
+    """The image of the chosen numbers under a function; `back` is its inverse."""
     return lambda made: And(chosen(back(made)), function(back(made)) == made)
 
 

@@ -1,9 +1,9 @@
-"""What was answered to an operation, as the operation asks for it.
+"""The observed answer to an operation, as the operation reads it.
 
-An operation says what each part of its answer has to be, by which rule, and leaves the comparison to a judge: what is
-left out is not judged, numbers that nobody told are made up, and where nothing was answered the judge chooses.
-`kvconform.oracle` has one such judge. Answers that decide what is due (which of two pages went back, how far a cursor
-was moved) an operation reads itself, in `op.obs`.
+Each operation states the expected value of every answer field and the rule that it tests. An `ObservedAnswer` compares:
+fields that are left out are not checked, numbers that were not reported are made up, and without any answer it chooses.
+`kvconform.oracle` implements it. If an answer decides what is expected (which of two pages was freed, how far a cursor
+was moved), the operation reads `op.obs` itself.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -19,8 +19,8 @@ Needs = Sequence[tuple[str, int]]
 """How many numbers of a pool each request gets."""
 
 
-class Told(Protocol):
-    """The answer to one operation. Each method raises `Violation` if what was told is not what is due."""
+class ObservedAnswer(Protocol):
+    """The answer to one operation. Each method raises `Violation` if a reported value is not the expected one."""
 
     @property
     def chooses(self) -> bool:
@@ -36,7 +36,7 @@ class Told(Protocol):
         """A length, in tokens."""
 
     def choice(self, part: str, otherwise: int, /) -> int:
-        """A number that is free to choose; `otherwise` if it was not told."""
+        """A number that is free to choose; `otherwise` if it was not reported."""
 
     def given(self, pool: PoolName, needs: Needs, rule: str = "", /) -> dict[str, list[int]]:
         """Free numbers, each given to one request, as many as it needs by `rule` (else PAGE-2, SWA-1, MAMBA-1)."""
@@ -56,10 +56,10 @@ class Told(Protocol):
         unpublished: Collection[int] = (),
         /,
     ) -> None:
-        """What went back to a pool, in any order; what is left behind breaks `rule`.
+        """The freed numbers of a pool, in any order; a missing one breaks `rule`.
 
-        `staying` are numbers of which a rule of the operation itself says that they stay; `unpublished` are pages of a
-        session that the store does not get (SESS-6).
+        `staying` are numbers that must stay by a rule of the operation itself; `unpublished` are pages of a session
+        that the store must not get (SESS-6).
         """
 
     def let_go(
@@ -73,10 +73,10 @@ class Told(Protocol):
         staying: Mapping[int, str] | None = None,
         unpublished: Collection[int] = (),
     ) -> None:
-        """What went back to all pools: `pages`, the window sides behind them, and `states`; none went to the store."""
+        """The freed numbers of all pools: `pages`, the window sides behind them, and `states`; the store got none."""
 
     def revived(self, tombstones: Collection[int], /) -> None:
-        """None of these pages of the store went back (SWA-6)."""
+        """None of these pages of the store was freed (SWA-6)."""
 
     def cached(self, slot: int | None, due: Collection[int], /) -> None:
         """The state slot that the store took, if it took one, is one of those due (MAMBA-4)."""
@@ -91,10 +91,10 @@ class Told(Protocol):
         """The pages that left the store, by their prefixes, where so many were asked for."""
 
     def left(self, pool: PoolName, rule: str, asked: int, leaving: list[int], evictable: list[int], /) -> list[int]:
-        """What left the store besides its pages: `leaving` with them, and enough of the others that may by `rule`."""
+        """The numbers that left the store besides pages: `leaving`, and enough of the `evictable` ones by `rule`."""
 
     def figures(self, due: Figures, /) -> None:
         """The figures of a report (ACC-1 to ACC-3)."""
 
     def whole(self) -> None:
-        """The whole state, as far as it was told."""
+        """The whole state, as far as it was reported."""
