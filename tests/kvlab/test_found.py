@@ -11,7 +11,7 @@ from kvlab.issues import Issue, issues_of, path_of
 from kvlab.matrix.findings import RAISES
 from kvlab.matrix.table import MARKS
 from kvlab.mini_sglang.driver import Shape as MiniShape
-from kvlab.mini_sglang.fixes import MENDS
+from kvlab.mini_sglang.fixes import FIXES
 from kvlab.pages import ENGINES, page_of
 from kvlab.sglang import fixes, fixes_sessions
 from kvlab.sglang.driver import Shape
@@ -95,7 +95,7 @@ def test_an_issue_names_rules_codes_and_options_that_exist(engine: str, issue: I
 def test_a_fix_is_one_of_the_engines_and_each_fix_is_of_an_issue() -> None:
     named = {engine: {issue.fix for issue in issues_of(engine).issues} - {""} for engine in ENGINES}
     assert named["sglang"] == {fix.__name__ for fix in (*fixes.FIXES, *fixes_sessions.FIXES)}
-    assert named["mini-sglang"] == MENDS.keys()
+    assert named["mini-sglang"] == FIXES.keys()
     assert named["vllm"] == {names_without_content.__name__}
 
 

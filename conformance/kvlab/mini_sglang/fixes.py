@@ -61,7 +61,7 @@ def rows_wait_for_launches(engine: Engine, patches: Patches) -> None:
     patches.set(adder, "_try_allocate_one", fixed)
 
 
-MENDS = {
+FIXES = {
     "freed-duplicates": rows_follow_the_tree,
     "abort-in-flight": aborts_wait,
     "row-handed-on": rows_wait_for_launches,
@@ -71,6 +71,6 @@ MENDS = {
 
 def fix(engine: Engine, patches: Patches, but: str | None = None) -> None:
     """All of them, but for the one of this name; undoing `patches` puts the defects back."""
-    for name, one in MENDS.items():
+    for name, one in FIXES.items():
         if name != but:
             one(engine, patches)
