@@ -23,6 +23,8 @@ from kvtrace.header import VERSION, MemoryHeader, encode
 
 HOST = "host"
 """The own stream of each host."""
+LONGEST = 256
+"""Characters of a host's name, which stands before all its names."""
 REMEMBERED = 10_000
 """Messages that were received, and may be once more."""
 _FIELDS = {
@@ -109,8 +111,9 @@ class MergedReader:
                 if part.host in hosts:
                     reason = f"host {part.host!r} has a file, {hosts[part.host].path}: `host` in the header names it"
                     raise InputError(path, 1, reason)
-                if "/" in part.host:
-                    raise InputError(path, 1, f"the name of host {part.host!r} has a slash")
+                if "/" in part.host or len(part.host) > LONGEST:
+                    reason = f"the name of a host has a slash or more than {LONGEST} characters: {part.host!r}"
+                    raise InputError(path, 1, reason)
                 hosts[part.host] = part
             self._hosts = dict(sorted(hosts.items()))
             self._parts = [*self._hosts.values()]

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 import kvcheck
 from kvcli.main import run_command
 from kvconform.errors import InputError
+from kvconform.traces import merging
 from kvconform.traces.memory import MemoryReader, open_trace
 from kvconform.traces.merging import MergedReader, Parts, merge
 from kvspec.memory import Pool, events
@@ -307,6 +308,20 @@ def test_a_message_may_be_received_by_several_hosts_and_more_than_once(tmp_path:
     assert isinstance(told[3], events.Send)
 
 
+def test_of_messages_that_were_received_the_last_are_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = part(tmp_path / "a.jsonl", header(), *map(send, "xyz"))
+    b = part(tmp_path / "b.jsonl", header(), *map(receive, "xyz"))
+    for again, remembered in (("x", 3), ("y", 2), ("z", 1)):
+        c = part(tmp_path / "c.jsonl", header(), receive("z"), receive(again))
+        monkeypatch.setattr(merging, "REMEMBERED", remembered)
+        assert findings([a, b, c]) == set()
+        monkeypatch.setattr(merging, "REMEMBERED", remembered - 1)
+        with pytest.raises(InputError, match="is received here, and no file sends it"):
+            findings([a, b, c])
+
+
 def test_of_long_files_one_event_is_read_ahead_and_messages_are_received_soon(tmp_path: Path) -> None:
     """Prefill sends to decode and hears nothing of it, decode sends each token to a router."""
     requests, tokens = 2000, 10
@@ -380,7 +395,11 @@ def bad(folder: Path) -> dict[str, tuple[list[Path], str]]:
         ),
         "a host with a slash": (
             [good, file("slash", header("a/b"), taken(1))],
-            "slash.jsonl:1: the name of host 'a/b' has a slash",
+            "slash.jsonl:1: the name of a host has a slash or more than 256 characters: 'a/b'",
+        ),
+        "a host with a long name": (
+            [good, file("long", header("h" * 257), taken(1))],
+            f"long.jsonl:1: the name of a host has a slash or more than 256 characters: '{'h' * 184} ... {'h' * 49}'",
         ),
         "a message of two hosts": (
             [file("first", header(), send("m")), file("second", header(), send("m"))],
