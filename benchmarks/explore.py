@@ -28,10 +28,9 @@ from rich.console import Console
 from rich.table import Table
 
 from kvconform.exploring import Arrival, Scope, canonical, exhaust
-from kvconform.oracle import Model
+from kvconform.oracle import Model, NotedState
 from kvspec import invariants
 from kvspec.events import Config
-from kvspec.model.state import State
 
 MODEL = Path(__file__).with_name("explore.pml")
 
@@ -104,7 +103,7 @@ def show(results: list[Measured]) -> None:
 
 
 SHARES = {
-    "copying the state": State.copy,
+    "copying the state": NotedState.copy,
     "carrying an operation out": Model.step,
     "naming a state, whatever its numbers": canonical.key,
     "checking every rule in a new state": invariants.check,

@@ -10,10 +10,10 @@ import pytest
 
 import kvcheck
 from kvcheck.state import PageGroup, PoolState
+from kvconform.oracle.meaning import MakeChecker
 from kvspec.memory import Finding, events
 from kvspec.memory.checker import Checker
 from kvspec.memory.events import Event, OpId, Page, Use
-from kvspec.model.meaning import MakeChecker
 from kvspec.rules import CODES
 from tests.kvcheck.walks import Apart, Decoding, Together, Walk, pools
 from tests.spec.memory.once import Once

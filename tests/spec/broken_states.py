@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kvcheck import Checker
-from kvconform.oracle import Model
+from kvconform.oracle import Model, NotedState
 from kvspec import events
 from kvspec.events import Config
 from kvspec.invariants import check
@@ -14,7 +14,7 @@ from kvspec.store import ROOT
 from kvspec.tokens import PrefixKey, Tokens
 
 
-def busy_state() -> State:
+def busy_state() -> NotedState:
     """Request a runs with a launch in flight, slot s is idle, slot u is lent to request w; P = 2."""
     model = Model(Config(2, 20, 4, 16), checker=Checker)
     for name in ("s", "u"):
@@ -43,7 +43,7 @@ def busy_state() -> State:
     return model.state
 
 
-def windowed_state() -> State:
+def windowed_state() -> NotedState:
     """P = 2, window of 2: request a runs with its first page's window side gone; request b goes on from a prefix."""
     model = Model(Config(2, 20, 4, 32, sliding_window=2, num_window_pages=10), checker=Checker)
     for op in (
@@ -66,7 +66,7 @@ def windowed_state() -> State:
     return model.state
 
 
-def state_with_states() -> State:
+def state_with_states() -> NotedState:
     """P = 2: request b runs from a prefix whose state the store has; request w waits with a state slot."""
     model = Model(Config(2, 20, 4, 32, num_states=8), checker=Checker)
     for op in (

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 import msgspec
 from msgspec.structs import asdict
 
+from kvconform.oracle import CHOICES
 from kvspec.events import Answer, Config, PublishAnswer, Refusal, ReleaseAnswer
-from kvspec.model.state import CHOICES
 from kvspec.pages import expand
 from kvspec.rules import RULES, Violation
 from tests.spec.findings import Outcome

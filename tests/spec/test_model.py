@@ -10,7 +10,7 @@ import pytest
 
 from kvcheck import Checker
 from kvconform.fuzzing.swarm import memory
-from kvconform.oracle import Model
+from kvconform.oracle import Model, NotedState
 from kvconform.oracle.pools import pool_of
 from kvconform.protocol import ANSWERS
 from kvspec import events
@@ -18,7 +18,6 @@ from kvspec.events import Config, HolderView, Operation, Refusal, Refused, Turns
 from kvspec.invariants import check
 from kvspec.model import OPERATIONS, looking
 from kvspec.model.answer import PoolName
-from kvspec.model.state import State
 from kvspec.pages import Runs, expand
 from kvspec.rules import RULES, Violation
 from tests.walk import SEEDS, RandomDraw, proposals
@@ -26,7 +25,7 @@ from tests.walk import SEEDS, RandomDraw, proposals
 STEPS = 150
 
 
-def fingerprint(state: State) -> dict[str, object]:
+def fingerprint(state: NotedState) -> dict[str, object]:
     """Everything that is state; the counters of what was judged are not, nor what is noted of refusals."""
     plain = {
         name: value

@@ -8,14 +8,14 @@ import pytest
 
 from kvcheck import Checker, Finding
 from kvconform.fuzzing.swarm import memory, swarm
-from kvconform.oracle import Model
+from kvconform.oracle import Model, NotedState
+from kvconform.oracle.meaning import pools
 from kvspec import events, invariants, lengths, ownership
 from kvspec.events import Config, Refusal, RowsRead
 from kvspec.invariants import CHECKS, check
 from kvspec.lengths import Lengths
 from kvspec.memory.events import Begin, Drop, Event, Map, Share, Take, Transfer, Unmap
-from kvspec.model.meaning import pools
-from kvspec.model.state import WITHHELD, State
+from kvspec.model.state import WITHHELD
 from kvspec.rules import Violation
 from kvspec.store import PrefixStore
 from tests.spec.test_hybrid import tombstones
@@ -214,7 +214,7 @@ def test_a_copy_of_a_model_is_judged_on_its_own() -> None:
     assert checker.state.tables.keys() == {"row 1", "table 1", *own.state.tables}
 
 
-def walk(model: Model, draw: RandomDraw, *, books: bool = True, steps: int = STEPS) -> Iterator[State]:
+def walk(model: Model, draw: RandomDraw, *, books: bool = True, steps: int = STEPS) -> Iterator[NotedState]:
     for op in proposals(model.state, draw, steps):
         try:
             model.step(op)
@@ -294,17 +294,17 @@ def _unlock_nothing(store: PrefixStore, table: list[int], length: int) -> None:
     """Take back nothing."""
 
 
-def _keep_the_owner(state: State, record: int, pages: list[int]) -> None:
+def _keep_the_owner(state: NotedState, record: int, pages: list[int]) -> None:
     if state.memory is not None:
         state.memory.release_pages(record, pages, state.sides_behind(pages))
 
 
-def _release_without_a_word(state: State, record: int, pages: list[int]) -> None:
+def _release_without_a_word(state: NotedState, record: int, pages: list[int]) -> None:
     state.release_pages(pages)
 
 
-def _free_the_last_too(original: Callable[[State, int, int], None]) -> Callable[[State, int, int], None]:
-    def cut(state: State, record: int, index: int) -> None:
+def _free_the_last_too(original: Callable[[NotedState, int, int], None]) -> Callable[[NotedState, int, int], None]:
+    def cut(state: NotedState, record: int, index: int) -> None:
         original(state, record, index)
         last = state.tables[record][-1:]
         if [state.owner.get(page) for page in last] == [record]:
@@ -316,15 +316,15 @@ def _free_the_last_too(original: Callable[[State, int, int], None]) -> Callable[
 BROKEN_MODELS: list[tuple[str, object, str, object, set[str]]] = [
     (
         "a resume frees the page that it goes on in",
-        State,
+        NotedState,
         "cut_table",
-        _free_the_last_too(State.cut_table),
+        _free_the_last_too(NotedState.cut_table),
         {"MEM-USE"},
     ),
     ("a resume counts what was never written", lengths, "resume", _resume_past_what_is_written, {"MEM-WRITTEN"}),
     ("a lock is not taken back", PrefixStore, "unlock", _unlock_nothing, {"MEM-COUNT"}),
-    ("a freed page keeps its owner", State, "release_private", _keep_the_owner, {"MEM-COUNT"}),
-    ("a page is not let go by who leaves", State, "release_private", _release_without_a_word, {"MEM-LEAK"}),
+    ("a freed page keeps its owner", NotedState, "release_private", _keep_the_owner, {"MEM-COUNT"}),
+    ("a page is not let go by who leaves", NotedState, "release_private", _release_without_a_word, {"MEM-LEAK"}),
 ]
 """What is wrong, what is put in the place of what, and what the law says."""
 
@@ -378,7 +378,7 @@ def publish_in_flight(config: Config) -> tuple[Config, list[events.Event]]:
     ]
 
 
-def written(state: State, pool: str, page: int) -> dict[int, str | None]:
+def written(state: NotedState, pool: str, page: int) -> dict[int, str | None]:
     """Slot -> what was written there last."""
     assert state.memory is not None and isinstance(state.memory.checker, Checker)
     found = state.memory.checker.state.pools[pool].pages.get(page)
@@ -386,7 +386,7 @@ def written(state: State, pool: str, page: int) -> dict[int, str | None]:
     return {slot: piece.label for piece in pieces for slot in range(piece.start, piece.stop)}
 
 
-def check_written(state: State) -> None:
+def check_written(state: NotedState) -> None:
     """Rows name the pages of their tables, and sides the window pages behind pages, or none."""
     size = state.config.page_size
     for record, held in state.records.items():
@@ -463,13 +463,13 @@ def test_what_is_rewritten_under_a_launch_is_safe_on_one_stream_only(config: Con
 def test_a_withheld_row_is_never_rewritten_under_a_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     assert carried_out("host", *row_handed_on()).state.rows == {0: WITHHELD, 1: 2}
 
-    def hand_on_at_once(state: State, record: int) -> None:
+    def hand_on_at_once(state: NotedState, record: int) -> None:
         readers, state.readers = state.readers, {}
         forget_record(state, record)
         state.readers = readers
 
-    forget_record = State.forget_record
-    monkeypatch.setattr(State, "forget_record", hand_on_at_once)
+    forget_record = NotedState.forget_record
+    monkeypatch.setattr(NotedState, "forget_record", hand_on_at_once)
     monkeypatch.setattr(ownership, "allocate", lambda owner, readers, record: record)  # its contract says it first
     monkeypatch.setattr(invariants, "CHECKS", {"PAGE-1": CHECKS["PAGE-1"]})
     carried_out("forward", *row_handed_on())

@@ -21,7 +21,7 @@ from kvconform.exploring.canonical import key
 from kvconform.exploring.expanding import carry_out
 from kvconform.exploring.moves import Move, Node, choices, evictions
 from kvconform.exploring.scope import SCOPES, Scope, scope_named
-from kvconform.oracle import Model
+from kvconform.oracle import Model, NotedState
 from kvspec.events import CacheUnfinished, Complete, Evict, Launch, Operation, Refusal, SwaEvict
 from kvspec.model.hybrid import furthest_cursor
 from kvspec.model.state import State
@@ -107,7 +107,7 @@ def _numbered(op: Operation[Any], flights: list[int], *, refused: bool) -> Opera
 
 def graph(scope: Scope) -> Graph:
     """All states of a scope, breadth-first."""
-    model, root = Model(scope.config), Node(State(scope.config), frozenset())
+    model, root = Model(scope.config), Node(NotedState(scope.config), frozenset())
     numbers, unseen, found = {key(root): 0}, deque([root]), Graph([], [])
     while unseen:
         node, here = unseen.popleft(), len(found.targets)

@@ -11,11 +11,10 @@ from typing import Any, NamedTuple
 from kvconform.exploring.canonical import Key
 from kvconform.exploring.moves import Node, choices
 from kvconform.exploring.scope import Scope
-from kvconform.oracle import Model
+from kvconform.oracle import Model, NotedState
 from kvconform.signals import ignore_terminal
 from kvspec.events import Complete, Operation, Refusal, Verify
 from kvspec.invariants import check
-from kvspec.model.state import State
 
 KeyOf = Callable[[Node], Key]
 Spread = Callable[[Callable[[list[Any]], "Expansion"], list[list[Any]]], "Iterator[Expansion]"]
@@ -101,7 +100,7 @@ class Expander:
                 found.fresh[name] = self.pack(after), bool(state.requests)
             state = None
 
-    def _check(self, state: State, number: int) -> None:
+    def _check(self, state: NotedState, number: int) -> None:
         try:
             check(state)
         except Exception as error:
@@ -116,14 +115,14 @@ class _Broken(Exception):
         self.number = number
 
 
-def carry_out(model: Model, state: State, move: Iterable[Operation[Any]]) -> None:
+def carry_out(model: Model, state: NotedState, move: Iterable[Operation[Any]]) -> None:
     """Carry a move out on a state, the model answering itself."""
     model.state = state
     for op in move:
         model.step(op)
 
 
-def forget_counts(state: State) -> None:
+def forget_counts(state: NotedState) -> None:
     """Drop the counts of the way to a state: they are no part of the state."""
     for counter in (state.unchecked, state.unreported, state.reached, state.chosen):
         counter.clear()

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from kvconform.exploring.canonical import Key, key
 from kvconform.exploring.moves import Choice, Node, choices
 from kvconform.exploring.scope import TOKEN, Scope
-from kvconform.oracle import Model
+from kvconform.oracle import Model, NotedState
 from kvconform.protocol import Implementation
 from kvconform.proxy import ImplementationFailed, OracleProxy, RuleBroken, make
 from kvconform.vectors.runner import Counterexample, Factory, carry_out, try_out, unanswered
@@ -87,7 +87,7 @@ def compare(
     the number of operations after which the search stops.
     """
     begin = time.perf_counter()
-    root = Node(State(scope.config), frozenset())
+    root = Node(NotedState(scope.config), frozenset())
     twins = copier(factory, scope)
     parents, taken = array("L", [0]), array("H", [0])
     first = twins.first()
@@ -245,7 +245,7 @@ def _trace(
     while state:
         path.append(taken[state])
         state = parents[state]
-    node, implementation = Node(State(scope.config), frozenset()), make(factory, scope.config)
+    node, implementation = Node(NotedState(scope.config), frozenset()), make(factory, scope.config)
     operations: list[Operation[Any]] = []
     for wanted in reversed(path):
         choice, _ = next(choice for number, choice in enumerate(_all_choices(scope, node)) if number == wanted)

@@ -10,7 +10,7 @@ from itertools import combinations, product
 from typing import Any, NamedTuple
 
 from kvconform.exploring.scope import TOKEN, Arrival, Scope
-from kvconform.oracle import carry_out
+from kvconform.oracle import NotedState, carry_out
 from kvspec.events import (
     Abort,
     CacheUnfinished,
@@ -48,7 +48,7 @@ Move = tuple[Operation[Any], ...]
 class Node(NamedTuple):
     """A state of the whole system: the specification's state, and the names that the scope has used up."""
 
-    state: State
+    state: NotedState
     came: frozenset[str]
     """Requests and sessions that have come."""
 
@@ -105,7 +105,7 @@ def _departures(scope: Scope, state: State) -> Iterator[Move]:
         yield from ((CloseSession(name),) for name, session in sorted(state.sessions.items()) if not session.closing)
 
 
-def _services(scope: Scope, state: State, *, chooses_victims: bool) -> Iterator[Move]:
+def _services(scope: Scope, state: NotedState, *, chooses_victims: bool) -> Iterator[Move]:
     """The scheduler's moves."""
     waiting = [req for req, request in sorted(state.requests.items()) if not request.running]
     running = [req for req, request in sorted(state.requests.items()) if request.running]
@@ -247,7 +247,7 @@ def unchosen_evictions(scope: Scope) -> Iterator[Move]:
         yield from ((Evict(0, 0, n),) for n in (1, config.num_states))
 
 
-def publications(state: State, op: CacheUnfinished, *, chooses: bool) -> Iterator[Move]:
+def publications(state: NotedState, op: CacheUnfinished, *, chooses: bool) -> Iterator[Move]:
     """Publish the pages that a prefill wrote; a state as a copy, or as the holder's own slot for a fresh one."""
     yield (op,)
     record = state.requests[op.req].record

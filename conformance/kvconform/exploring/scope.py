@@ -45,7 +45,7 @@ SOMETIMES = (
     "window evicted",
     "window eviction stopped at a lock",
 )
-"""All events that the model counts (`kvspec.model.state.State.reached`)."""
+"""All events that the model counts (`NotedState.reached` of `kvconform.oracle`)."""
 
 OPTIONAL = (
     "cache_unfinished",

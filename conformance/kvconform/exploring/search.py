@@ -20,13 +20,12 @@ from kvconform.exploring.expanding import Expansion, KeyOf, Spread, carry_out, e
 from kvconform.exploring.liveness import Services, stuck
 from kvconform.exploring.moves import Node, choices
 from kvconform.exploring.scope import Scope
-from kvconform.oracle import Model
+from kvconform.oracle import Model, NotedState
+from kvconform.oracle.meaning import Memory
 from kvconform.proxy import ImplementationFailed, RuleBroken
 from kvconform.vectors.runner import Counterexample
 from kvspec.events import Operation, Refusal
 from kvspec.invariants import check
-from kvspec.model.meaning import Memory
-from kvspec.model.state import State
 from kvspec.rules import Violation
 
 LARGEST_PART = 128
@@ -137,9 +136,8 @@ class _Tree:
 
     def root(self) -> Node:
         """Nothing has happened."""
-        return Node(
-            State(self.scope.config, Memory(self.scope.config, Checker) if self._checker else None), frozenset()
-        )
+        memory = Memory(self.scope.config, Checker) if self._checker else None
+        return Node(NotedState(self.scope.config, memory=memory), frozenset())
 
     def grown(self, frontier: list[Any], begin: float) -> Grown:
         """The tree as it is, to go on from; the search began at `begin`."""

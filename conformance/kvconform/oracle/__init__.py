@@ -1,27 +1,29 @@
 """The oracle: compares the answers of an implementation with those that the specification expects.
 
 observed    one answer, field by field; without an answer it makes up a right one
-inspection  reports and snapshots: figures and whole states
-holders     the holders in a snapshot
-parts       comparisons that these share
+inspection  reports `inspection` and `holders` compare figures and whole states
+holders     the what
+these a `runs` compares these share
 runs        lists of numbers as runs
 pools       pools, and the owners of their numbers in words
 fastpath/   the same model, faster for decode batches
 
-Not here: the expected answers (`kvspec.model`).
+Not here: the expected answers (`kvspec.model`). `notes` keeps what is counted on
+the way, `meaning` says which memory events a step is, and `agreement` holds the state against what they add up to.
 """
 
+from kvconform.oracle import agreement as agreement
+from kvconform.oracle.meaning import FORWARD, MakeChecker, Memory
+from kvconform.oracle.notes import CHOICES, NOTES, NotedState
 from kvconform.oracle.observed import Observed
 from kvconform.oracle.pools import owner_name, pool_of, record_name
 from kvspec.events import Config, Event, Extend, Refusal, Refused
 from kvspec.lengths import Lengths
 from kvspec.model import OPERATIONS
-from kvspec.model.meaning import FORWARD, MakeChecker, Memory
-from kvspec.model.state import State
 from kvspec.pages import expand
 from kvspec.rules import Violation
 
-__all__ = ["Model", "Observed", "carry_out", "check_refusal", "owner_name", "record_name"]
+__all__ = ["CHOICES", "Model", "NotedState", "Observed", "carry_out", "check_refusal", "owner_name", "record_name"]
 
 
 class Model:
@@ -33,7 +35,7 @@ class Model:
         `checker` makes the memory checker for the memory events of each step. `writes_on` is the stream on which rows
         are written: that of the forward passes, or "host".
         """
-        self.state = State(config, None if checker is None else Memory(config, checker, writes_on))
+        self.state = NotedState(config, memory=None if checker is None else Memory(config, checker, writes_on))
         self.steps = 0
 
     def step(self, op: Event) -> None:
@@ -56,9 +58,12 @@ class Model:
         return None if holder is None or holder.record is None else self.state.lengths[holder.record]
 
 
-def carry_out(state: State, op: Event) -> None:
+def carry_out(state: NotedState, op: Event) -> None:
     """Check one operation and its answer as `Model.step` does, without its memory events."""
     answer = Observed(state, op)
+    notes = NOTES[type(op)](state, op) if type(op) in NOTES else None
+    if notes is not None:
+        next(notes)
     try:
         OPERATIONS[type(op)](state, op, answer)
     except Refusal as refusal:
@@ -71,9 +76,11 @@ def carry_out(state: State, op: Event) -> None:
     else:
         if op.obs is None:
             op.obs = answer.made_up()
+        if notes is not None:
+            next(notes, None)
 
 
-def _carried_out(state: State, op: Event, due: Refused) -> Violation:
+def _carried_out(state: NotedState, op: Event, due: Refused) -> Violation:
     """The violation of an operation that must be refused, but was carried out; its freed pages may show which."""
     rule, what = due.rule or "OP-1", f"the operation was carried out, but must be refused: {due.reason}"
     freed = expand(getattr(op.obs, "freed", None) or ())
@@ -88,7 +95,7 @@ def _carried_out(state: State, op: Event, due: Refused) -> Violation:
     return Violation(rule, what, expected="refused", observed="carried out", part="refused")
 
 
-def check_refusal(state: State, expected: Refused, observed: Refused) -> None:
+def check_refusal(state: NotedState, expected: Refused, observed: Refused) -> None:
     """Both refuse: the missing amounts must agree if they are reported."""
     for name in ("pages_short", "rows_short", "window_short", "states_short") if expected.rule == "CAP-1" else ():
         found, due = getattr(observed, name), getattr(expected, name)

@@ -2,18 +2,19 @@
 
 from collections.abc import Mapping
 
+from kvconform.oracle.notes import NotedState
 from kvconform.oracle.parts import check_content, check_length, check_set, not_reported
 from kvconform.oracle.runs import without
 from kvspec.events import Held, HolderView, SnapshotAnswer
 from kvspec.lengths import Lengths
 from kvspec.model.records import Request, Session
 from kvspec.model.recurrent import has_state, slot_keeping
-from kvspec.model.state import WITHHELD, State
+from kvspec.model.state import WITHHELD
 from kvspec.pages import ceil_pages
 from kvspec.rules import Violation, Wrong
 
 
-def held(state: State) -> tuple[dict[str, Held], dict[str, Held]]:
+def held(state: NotedState) -> tuple[dict[str, Held], dict[str, Held]]:
     """The holdings of each request, and of each session slot that has not lent them."""
 
     def views(holders: Mapping[str, Request | Session]) -> dict[str, Held]:
@@ -22,7 +23,7 @@ def held(state: State) -> tuple[dict[str, Held], dict[str, Held]]:
     return views(state.requests), views(state.sessions)
 
 
-def _view(state: State, record: int) -> Held:
+def _view(state: NotedState, record: int) -> Held:
     row, _, states, _ = state.records[record]
     lengths = state.lengths[record]
     cursor = max(lengths.protected, state.cursor[record]) if state.config.sliding_window else None
@@ -32,7 +33,11 @@ def _view(state: State, record: int) -> Held:
 
 
 def check_holders(
-    state: State, kind: str, expected: dict[str, Held], observed: dict[str, HolderView] | None, whole: SnapshotAnswer
+    state: NotedState,
+    kind: str,
+    expected: dict[str, Held],
+    observed: dict[str, HolderView] | None,
+    whole: SnapshotAnswer,
 ) -> None:
     """Compare the holders of rows and their fields; `whole` has the rows without a holder."""
     if observed is None:
@@ -59,7 +64,7 @@ def _row(view: Held | HolderView) -> Wrong:
     return {"rows": [] if view.row is None else [view.row]}
 
 
-def _check_holder(state: State, kind: str, name: str, wanted: Held, found: HolderView) -> None:
+def _check_holder(state: NotedState, kind: str, name: str, wanted: Held, found: HolderView) -> None:
     """Compare one holder; a part that is not reported is not checked."""
     who = f"{kind} {name}"
     if found.row is None or wanted.row < 0:
@@ -88,7 +93,7 @@ def _check_holder(state: State, kind: str, name: str, wanted: Held, found: Holde
         _check_roles(state, who, holder.record, found)
 
 
-def _rules_of_lengths(state: State, kind: str, name: str, due: Lengths, observed: Lengths) -> tuple[str, str, str]:
+def _rules_of_lengths(state: NotedState, kind: str, name: str, due: Lengths, observed: Lengths) -> tuple[str, str, str]:
     """The rule that each of three lengths breaks if it is wrong: LEN-1, unless that holds and another says what is due.
 
     A protected length is what is locked (STORE-2), and only a publication moves it: none of a session's (SESS-6).
@@ -114,7 +119,7 @@ def _rules_of_lengths(state: State, kind: str, name: str, due: Lengths, observed
     return protected, committed, "TAIL-1" if rests and request is not None else "LEN-1"
 
 
-def _is_unlaunched(state: State, session: Session, committed: int) -> bool:
+def _is_unlaunched(state: NotedState, session: Session, committed: int) -> bool:
     """Whether a slot counts positions of a turn that was retracted between their extend and their launch."""
     turn = state.requests.get(session.turn or "")
     if turn is None or not turn.run or session.record is None:
@@ -127,7 +132,7 @@ def _is_loose(whole: SnapshotAnswer, row: int | None) -> bool:
     return row is not None and not without([row], [*(whole.free_rows or ()), *(whole.withheld_rows or ())])
 
 
-def _blame_row(state: State, kind: str, name: str, found: HolderView, whole: SnapshotAnswer) -> str:
+def _blame_row(state: NotedState, kind: str, name: str, found: HolderView, whole: SnapshotAnswer) -> str:
     """The rule that a holder with an unexpected row breaks.
 
     The number of a row that is free, or another's, was not forgotten (ROW-4). A row without another holder is one that
@@ -140,7 +145,7 @@ def _blame_row(state: State, kind: str, name: str, found: HolderView, whole: Sna
     return "ROW-4" if stale or whole.free_rows is None else "ROW-1"
 
 
-def same_pages(state: State, length: int, other: int) -> bool:
+def same_pages(state: NotedState, length: int, other: int) -> bool:
     """Whether two allocated lengths are the same pages.
 
     A slot may forget the slots past its tokens in a page that it keeps (SGLang from 0.5.11 on does): the next match
@@ -149,7 +154,7 @@ def same_pages(state: State, length: int, other: int) -> bool:
     return ceil_pages(length, state.config.page_size) == ceil_pages(other, state.config.page_size)
 
 
-def _check_roles(state: State, who: str, record: int, view: HolderView) -> None:
+def _check_roles(state: NotedState, who: str, record: int, view: HolderView) -> None:
     """Compare the reported roles of a record's slots with the states in them (rule DATA-2).
 
     A role that no earlier answer reported is learned here.
@@ -184,7 +189,7 @@ def _check_roles(state: State, who: str, record: int, view: HolderView) -> None:
         content[slot] = record, border
 
 
-def _roles(state: State, record: int) -> tuple[int | None, dict[int, int] | None]:
+def _roles(state: NotedState, record: int) -> tuple[int | None, dict[int, int] | None]:
     """The slot that a record computes in, and the one that keeps each border; `None` if no answer reported it."""
     kept = {border: slot_keeping(state, record, border) for border in state.borders[record]}
     known = {border: slot for border, slot in kept.items() if slot is not None}

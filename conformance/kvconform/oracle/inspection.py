@@ -7,16 +7,17 @@ from typing import Any
 from msgspec.structs import replace
 
 from kvconform.oracle.holders import check_holders, held, same_pages
+from kvconform.oracle.notes import NotedState
 from kvconform.oracle.parts import POOLS, WORDS, check_set, not_reported
 from kvconform.oracle.runs import alongside, both, merged, runs_of, without
 from kvspec.events import Figures, Held, SnapshotAnswer
 from kvspec.model.looking import held_tokens, turns_of
-from kvspec.model.state import WITHHELD, State
+from kvspec.model.state import WITHHELD
 from kvspec.pages import Runs, compress, count, expand, slots_of
 from kvspec.rules import Violation
 
 
-def check_figures(state: State, expected: Figures, obs: Figures) -> None:
+def check_figures(state: NotedState, expected: Figures, obs: Figures) -> None:
     """Compare an implementation's own figures with the specification's (20070, 22213)."""
     checked: dict[str, None] = {}
     expected = _with_rows_kept(state, expected, obs)
@@ -39,7 +40,7 @@ def check_figures(state: State, expected: Figures, obs: Figures) -> None:
     state.checked["SESS-3"] += held_tokens(state, _lent(state)) > 0 and None not in (obs.session_held, obs.uncached)
 
 
-def _with_rows_kept(state: State, expected: Figures, observed: Figures) -> Figures:
+def _with_rows_kept(state: NotedState, expected: Figures, observed: Figures) -> Figures:
     """The figures due from an engine that withholds as many rows longer than it must as it says (RACE-1)."""
     if not state.may_keep or expected.rows_available is None or expected.rows_withheld is None:
         return expected
@@ -68,7 +69,7 @@ _SHIFTS = (
 """Figure -> the figure that it is confused with, and the rule that separates the two."""
 
 
-def _blame(state: State, figure: str, expected: Figures, observed: Figures) -> str:
+def _blame(state: NotedState, figure: str, expected: Figures, observed: Figures) -> str:
     """The rule that a wrong figure breaks: a wrong count, unless it shows what is behind it."""
     figures = ((name, getattr(expected, name), getattr(observed, name)) for name in _RULES)
     more = {name: found - due for name, due, found in figures if due is not None and found is not None}
@@ -88,7 +89,7 @@ def _blame(state: State, figure: str, expected: Figures, observed: Figures) -> s
     return "SESS-3" if twice and (more.get(whose[1]) == len(lent) or (tokens and more.get(other) == 0)) else rule
 
 
-def _lent(state: State) -> list[int]:
+def _lent(state: NotedState) -> list[int]:
     """The records of turns that an engine counts twice if it counts the slot and the turn."""
     if state.config.turns_count_as == "sessions":
         return turns_of(state)
@@ -96,7 +97,7 @@ def _lent(state: State) -> list[int]:
     return [turn.record for turn in turns if turn.resumed and turn.record is not None]
 
 
-def check_snapshot(state: State, observed: SnapshotAnswer | None) -> SnapshotAnswer:
+def check_snapshot(state: NotedState, observed: SnapshotAnswer | None) -> SnapshotAnswer:
     """Compare an implementation's whole state, if it reported any, with the specification's.
 
     Returns the reported parts of the latter, or all of it.
@@ -124,7 +125,7 @@ def check_snapshot(state: State, observed: SnapshotAnswer | None) -> SnapshotAns
 
 
 def _check_each(
-    state: State, rule: str, field: str, expected: dict[int, int] | None, observed: dict[int, int] | None
+    state: NotedState, rule: str, field: str, expected: dict[int, int] | None, observed: dict[int, int] | None
 ) -> None:
     """Compare the value of each number of a pool; a missing one is 0."""
     if observed is None or expected is None or state.virtual_page:
@@ -139,7 +140,7 @@ def _check_each(
             raise Violation(rule, what, expected=due, observed=found, part=field, wrong=wrong)
 
 
-def _check_free_rows(state: State, expected: SnapshotAnswer, observed: SnapshotAnswer) -> None:
+def _check_free_rows(state: NotedState, expected: SnapshotAnswer, observed: SnapshotAnswer) -> None:
     """Compare the rows without a holder.
 
     One that is free though a launch in flight reads it breaks RACE-1; one that is withheld with no launch in flight is
@@ -161,7 +162,7 @@ def _check_free_rows(state: State, expected: SnapshotAnswer, observed: SnapshotA
     state.batch_refused &= observed.free_rows is None
 
 
-def _with_withheld(state: State, expected: SnapshotAnswer, observed: SnapshotAnswer) -> SnapshotAnswer:
+def _with_withheld(state: NotedState, expected: SnapshotAnswer, observed: SnapshotAnswer) -> SnapshotAnswer:
     """The rows due from an engine that withholds some longer than it must; a row once free stays free (RACE-1)."""
     if not state.may_keep or (observed.withheld_rows is None and observed.free_rows is None):
         return expected
@@ -178,7 +179,7 @@ def _with_withheld(state: State, expected: SnapshotAnswer, observed: SnapshotAns
 
 
 def _snapshot(
-    state: State, requests: dict[str, Held], sessions: dict[str, Held], observed: SnapshotAnswer | None
+    state: NotedState, requests: dict[str, Held], sessions: dict[str, Held], observed: SnapshotAnswer | None
 ) -> SnapshotAnswer:
     """The parts that are observed; without an observation all."""
     expected = SnapshotAnswer(requests=dict(requests), sessions=dict(sessions))
@@ -197,23 +198,23 @@ def _snapshot(
     return expected
 
 
-def _row_slots(state: State) -> dict[int, Runs]:
+def _row_slots(state: NotedState) -> dict[int, Runs]:
     tables = ((row, state.tables[record], state.lengths[record]) for record, (row, *_) in state.records.items())
     return {row: slots_of(table, lengths.allocated, state.config.page_size) for row, table, lengths in tables}
 
 
-def _window_locks(state: State) -> dict[int, int]:
+def _window_locks(state: NotedState) -> dict[int, int]:
     sides = state.window_of
     return {sides[page]: count for page, count in state.store.window_pins.items() if page in sides}
 
 
-def _state_locks(state: State) -> dict[int, int]:
+def _state_locks(state: NotedState) -> dict[int, int]:
     store = state.store
     locked = ((store.pages[key], slot) for key, slot in store.states.items())
     return {slot: store.state_pins[page] for page, slot in locked if page in store.state_pins}
 
 
-_Parts = dict[str, Callable[[State], Any]]
+_Parts = dict[str, Callable[[NotedState], Any]]
 
 _PARTS: _Parts = {
     "free_pages": lambda state: without([(1, state.config.num_pages)], runs_of(state.owner)),
@@ -234,7 +235,7 @@ _STATE_PARTS: _Parts = {
 }
 
 
-def _check_rows(state: State, expected: dict[int, Runs], observed: dict[int, Runs] | None) -> None:
+def _check_rows(state: NotedState, expected: dict[int, Runs], observed: dict[int, Runs] | None) -> None:
     if observed is None:
         not_reported(state, "PAGE-3", "rows")
         return

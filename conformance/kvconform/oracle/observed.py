@@ -7,14 +7,15 @@ from typing import Any, cast
 from msgspec.structs import asdict
 
 from kvconform.oracle import inspection as looking
+from kvconform.oracle.notes import NotedState
 from kvconform.oracle.parts import check_content, check_length, not_reported, other_state
 from kvconform.oracle.pools import FREE, STORE, Pool, pool_of, record_name
 from kvconform.protocol import ANSWERS
-from kvspec.events import Answer, Event, Figures, FreeState
+from kvspec.events import Answer, Event, Figures, FreeState, OpenSession
 from kvspec.model.answer import Needs, PoolName
 from kvspec.model.records import Part
 from kvspec.model.recurrent import source
-from kvspec.model.state import WITHHELD, State
+from kvspec.model.state import WITHHELD
 from kvspec.pages import Runs, beginning, count
 from kvspec.rules import Violation
 from kvspec.tokens import PrefixKey
@@ -24,6 +25,8 @@ _MORE = 64
 _FREED = {"pages": "freed", "window": "window_freed", "states": "states_freed"}
 _EVICTED = {"window": "window_evicted", "states": "states_evicted"}
 """Pool -> the answer field for its evictions."""
+_CUT_SHORT = {"SWA-4": "match cut short by a tombstone", "MAMBA-3": "match ends where a state is"}
+"""By which rule a match of the store is shorter than what is cached."""
 
 
 class Observed:
@@ -34,7 +37,7 @@ class Observed:
 
     __slots__ = ("_made_up", "_obs", "_op", "_state")
 
-    def __init__(self, state: State, op: Event) -> None:
+    def __init__(self, state: NotedState, op: Event) -> None:
         """The answer to `op` in a state."""
         self._state, self._op = state, op
         self._obs: Any = op.obs
@@ -62,10 +65,14 @@ class Observed:
         refused = self._op.refused
         if refused is not None:
             short = refused.pages_short or refused.rows_short or refused.window_short or refused.states_short
+            if isinstance(self._op, OpenSession) and self._op.session in self._state.closed_late:
+                rule = "SESS-4"
             broken = "CAP-1" if short else refused.rule if refused.rule in ("CAP-1", *others) else rule
             what = f"the operation was refused ({refused.reason or 'no reason given'}), but nothing stands in its way"
             raise Violation(broken, what, expected="carried out", observed="refused", part="refused")
         self._state.checked["OP-1"] += 1
+        for one in (rule, *others):
+            self._state.checked[one] += one != "OP-1"
 
     def length(self, part: str, rule: str, due: int, /) -> None:
         """A length, in tokens; a protected one is whole pages (LEN-2)."""
@@ -73,11 +80,41 @@ class Observed:
         rules = (rule, "LEN-2") if part == "protected_len" else (rule,)
         for one in reversed(rules) if (observed or 0) % self._state.config.page_size else rules:
             check_length(self._state, one, part, due, observed)
+        if part == "protected_len" and rule in _CUT_SHORT:
+            self._state.reached[_CUT_SHORT[rule]] += 1
 
     def choice(self, part: str, otherwise: int, /) -> int:
         """A number that is free to choose."""
         observed: int | None = self._answered(part, otherwise)
-        return otherwise if observed is None else observed
+        chosen = otherwise if observed is None else observed
+        self._state.chosen["window kept longer"] += part == "evicted_len" and chosen < otherwise
+        return chosen
+
+    def room(self, exact: int, estimate: int, /) -> int:
+        """The pages that must be free; an engine that estimates may refuse by the exact number, too."""
+        state, refused = self._state, self._op.refused
+        if refused is None or refused.rule != "CAP-1":
+            return exact
+        short = [max(0, exact - free) for free in (state.free_pages, state.free_window_pages)]
+        if any(short) and refused.pages_short in (0, short[0]) and refused.window_short in (0, short[1]):
+            return exact
+        state.chosen["refused by an estimate"] += 1
+        return estimate
+
+    def withheld(self, rows: int, /) -> int:
+        """Of the rows that it may withhold on, those that an engine does, as its refusal counts them."""
+        state, refused = self._state, self._op.refused
+        if not state.may_keep or refused is None or refused.rule not in (None, "CAP-1"):
+            return 0
+        free, kept = state.free_rows, len(state.may_keep)
+        if refused.rows_short:
+            kept = min(kept, refused.rows_short - (rows - free))
+        elif refused.pages_short or refused.window_short or refused.states_short:
+            return 0
+        if kept <= 0 or rows + kept <= free:
+            return 0
+        state.chosen["row withheld longer"] += 1
+        return kept
 
     # Allocations
 
@@ -266,6 +303,12 @@ class Observed:
         owners = dict(zip(map(state.owner.get, pages), pages, strict=True))
         if len(owners) < len(pages) or {*map(type, owners)} - {bytes}:
             raise _never_evicted(state, pages)
+        state.checked["STORE-2"] += 1
+        state.checked["STORE-3"] += 1
+        state.chosen["more evicted than asked"] += len(pages) > asked
+        state.chosen["some of several evicted"] += 0 < len(pages) < state.store.evictable
+        state.reached["eviction stopped at a lock"] += bool(len(pages) < asked and state.store.pins)
+        state.reached["page evicted"] += bool(pages)
         return cast("dict[PrefixKey, int]", owners)
 
     def left(self, pool: PoolName, rule: str, asked: int, leaving: list[int], evictable: list[int], /) -> list[int]:
@@ -295,6 +338,11 @@ class Observed:
         state.checked[rule] += 1
         state.chosen["more evicted than asked"] += len(evicted) > max(asked, len(leaving))
         state.chosen["some of several evicted"] += 0 < len(evicted) < len(evictable)
+        if pool == "window":
+            state.reached["tombstone left"] += len(evicted) - len(leaving)
+            state.reached["window eviction stopped at a lock"] += bool(len(evicted) < asked and state.store.window_pins)
+        else:
+            state.reached["state evicted"] += bool(evicted)
         return evicted
 
     # Reports and snapshots
@@ -319,7 +367,7 @@ def _smallest(pool: Pool, needs: Needs) -> dict[str, Runs]:
 
 
 def _check_free(
-    state: State, pool: Pool, numbers: list[int], given: dict[str, list[int]], seen: set[int], req: str
+    state: NotedState, pool: Pool, numbers: list[int], given: dict[str, list[int]], seen: set[int], req: str
 ) -> None:
     """Each number is free; `seen` are those that were `given` to others of the batch, and these join them."""
     before = len(seen)
@@ -340,7 +388,13 @@ def _check_free(
 
 
 def _check_freed(
-    state: State, name: PoolName, rule: str, due: list[int], freed: list[int], total: int, staying: Mapping[int, str]
+    state: NotedState,
+    name: PoolName,
+    rule: str,
+    due: list[int],
+    freed: list[int],
+    total: int,
+    staying: Mapping[int, str],
 ) -> None:
     """Compare the freed numbers of a pool, `total` in all, with the expected ones, number by number."""
     pool, of_pages = pool_of(state, name), name == "pages"
@@ -381,7 +435,9 @@ def _listed(numbers: list[int]) -> str:
     return ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
 
 
-def _check_row(state: State, req: str, kept: int | None, rows: dict[str, int] | None, batch: dict[str, int]) -> int:
+def _check_row(
+    state: NotedState, req: str, kept: int | None, rows: dict[str, int] | None, batch: dict[str, int]
+) -> int:
     """Check the row of one request of an extend: `kept` is the row it brings, `batch` the rows of those before it."""
     row = None if rows is None else rows.get(req)
     if row is None:
@@ -416,7 +472,7 @@ def _check_row(state: State, req: str, kept: int | None, rows: dict[str, int] | 
     return row
 
 
-def _never_evicted(state: State, pages: list[int]) -> Violation:
+def _never_evicted(state: NotedState, pages: list[int]) -> Violation:
     """The violation of an eviction that names a page twice, or one that is not the store's."""
     seen: set[int] = set()
     for page in pages:
@@ -434,7 +490,7 @@ def _never_evicted(state: State, pages: list[int]) -> Violation:
     raise AssertionError("each page is the store's, and named once")
 
 
-def _victims(state: State, n: int) -> list[int]:
+def _victims(state: NotedState, n: int) -> list[int]:
     """Some `n` pages that may leave: the specification does not say which, so the smallest numbers."""
     store = state.store.copy()
     pages: list[int] = []

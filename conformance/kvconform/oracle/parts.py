@@ -1,8 +1,8 @@
 """One length, one set of numbers, or what one state slot has, held against what is due."""
 
+from kvconform.oracle.notes import NotedState
 from kvconform.oracle.runs import merged, without
 from kvspec.model.recurrent import has_state, slot_keeping
-from kvspec.model.state import State
 from kvspec.pages import Runs, count, expand
 from kvspec.rules import Violation, Wrong
 
@@ -32,7 +32,7 @@ POOLS = {
 """Field -> the pool of its numbers, if these are no pages."""
 
 
-def not_reported(state: State, rule: str, field: str, times: int = 1) -> None:
+def not_reported(state: NotedState, rule: str, field: str, times: int = 1) -> None:
     """A rule is not checked, because an answer leaves a field out."""
     if times:
         state.unchecked[rule] += times
@@ -40,7 +40,13 @@ def not_reported(state: State, rule: str, field: str, times: int = 1) -> None:
 
 
 def check_length(
-    state: State, rule: str, field: str, expected: int, observed: int | None, wrong: Wrong | None = None, who: str = ""
+    state: NotedState,
+    rule: str,
+    field: str,
+    expected: int,
+    observed: int | None,
+    wrong: Wrong | None = None,
+    who: str = "",
 ) -> None:
     """Compare one length, in tokens; `wrong` is what it is the length of, `who` the holder in a snapshot."""
     if observed is None:
@@ -53,7 +59,7 @@ def check_length(
 
 
 def check_set(
-    state: State, rule: str, field: str, expected: Runs | None, observed: Runs | None, name: str = ""
+    state: NotedState, rule: str, field: str, expected: Runs | None, observed: Runs | None, name: str = ""
 ) -> None:
     """Compare a set of numbers of a pool, by its field in a snapshot; `name` is what it is called."""
     name, expected = name or WORDS[field], expected or ()
@@ -73,7 +79,7 @@ def check_set(
         raise Violation(rule, f"{name}: some are there twice", observed=in_order, part=field)
 
 
-def check_content(state: State, record: int, slot: int, length: int, what: str) -> None:
+def check_content(state: NotedState, record: int, slot: int, length: int, what: str) -> None:
     """Rule DATA-2 for a slot of a record that is used for its state after `length` tokens; `what` is what for."""
     has = has_state(state, record, slot, length)
     if has is False:

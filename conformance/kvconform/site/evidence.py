@@ -20,13 +20,13 @@ import kvspec.model
 from kvcheck import Checker
 from kvconform.gallery.mutants import BUGS
 from kvconform.oracle import Model
+from kvconform.oracle.meaning import Memory
 from kvconform.vectors.files import read_vectors
 from kvspec import batch, lengths, pages, states, store, window
 from kvspec.events import Refusal
 from kvspec.invariants import CHECKS
 from kvspec.memory.proofs import books, page, pool
 from kvspec.model import OPERATIONS
-from kvspec.model.meaning import Memory
 from kvspec.rules import ALL_RULES, rule_of
 
 COUNTERS = ("checked", "unchecked", "reached")

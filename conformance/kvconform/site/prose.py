@@ -42,6 +42,7 @@ TOOLS = frozenset(("kvconform", "kvattach", "kvlab", "kvtrace", "kvcli"))
 """The packages of which the chapters may speak only where `SPOKEN` says so."""
 
 SPOKEN = (
+    "kvconform.oracle.meaning",
     "kvconform.protocol",
     "kvconform.traces.codec",
     "kvconform.traces.expect",

@@ -92,9 +92,9 @@ def run_vector(
     """Carry a vector's operations out on a fresh implementation, up to the first finding.
 
     Every answer and expectation is checked, and after each operation a snapshot. Expectations are worked out for an
-    implementation that does just what it is asked: after a permitted other choice (`State.chosen`), the first number
-    that differs ends the comparison, and only the rules check the rest. `record` is given each operation with its
-    answer, snapshots included. `figures` as in `OracleProxy`.
+    implementation that does just what it is asked: after a permitted other choice (`NotedState.chosen`), the first
+    number that differs ends the comparison, and only the rules check the rest. `record` is given each operation with
+    its answer, snapshots included. `figures` as in `OracleProxy`.
     """
     model = QuickModel(vector.header.config, checker=Checker)
     expectations = Expectations()

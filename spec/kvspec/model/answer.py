@@ -38,6 +38,12 @@ class ObservedAnswer(Protocol):
     def choice(self, part: str, otherwise: int, /) -> int:
         """A number that is free to choose; `otherwise` if it was not reported."""
 
+    def room(self, exact: int, estimate: int, /) -> int:
+        """The pages that must be free: so many, or `estimate` where its engine refuses by that."""
+
+    def withheld(self, rows: int, /) -> int:
+        """How many of the rows that it may withhold on an engine does, where it refuses that it needs `rows`."""
+
     def given(self, pool: PoolName, needs: Needs, rule: str = "", /) -> dict[str, list[int]]:
         """Free numbers, each given to one request, as many as it needs by `rule` (else PAGE-2, SWA-1, MAMBA-1)."""
 

@@ -6,7 +6,6 @@ from typing import NamedTuple
 from kvspec.events import Abort, Evict, Refusal, SwaEvict
 from kvspec.model.answer import ObservedAnswer
 from kvspec.model.records import Request
-from kvspec.model.recurrent import give_back
 from kvspec.model.state import State
 from kvspec.rules import Violation
 from kvspec.tokens import PrefixKey, Tokens
@@ -40,7 +39,6 @@ def longest_match(state: State, tokens: Tokens) -> Match:
             best = walked
     if best == walked:
         return Match(best, "STORE-4")
-    state.reached["match cut short by a tombstone" if windowed else "match ends where a state is"] += 1
     return Match(best, "SWA-4" if windowed else "MAMBA-3")
 
 
@@ -74,13 +72,11 @@ def swa_evict(state: State, op: SwaEvict, answer: ObservedAnswer) -> None:
     if not config.sliding_window:
         raise Refusal("OP-1", "there is no sliding window")
     answer.carried_out()
-    furthest = furthest_cursor(state, request, record)
-    until = answer.choice("evicted_len", furthest)
+    until = answer.choice("evicted_len", furthest_cursor(state, request, record))
     pages = left_by(state, op.req, record, until)
     answer.freed("window", "SWA-3", state.window_sides(pages))
     answer.length("evicted_len", "SWA-2", until)
-    state.chosen["window kept longer"] += until < furthest
-    leave_behind(state, record, until, pages)
+    state.leave_behind(record, until, pages)
 
 
 def left_by(state: State, req: str, record: int, until: int) -> list[int]:
@@ -93,16 +89,6 @@ def left_by(state: State, req: str, record: int, until: int) -> list[int]:
     return [state.tables[record][index] for index in left_behind(held, cursor, until, page_size)]
 
 
-def leave_behind(state: State, record: int, until: int, pages: list[int]) -> None:
-    """Move the cursor on: these pages give their window sides back."""
-    if state.memory is not None:
-        state.memory.release_sides(record, state.sides_behind(pages))
-    for page in pages:
-        state.release_window(page)
-    state.cursor[record] = until
-    state.reached["window evicted"] += bool(pages)
-
-
 def release_waiting(state: State, op: Abort, answer: ObservedAnswer, rule: str, kept: list[int]) -> None:
     """A request leaves that holds no row of its own: all that may go back is a state slot (17850).
 
@@ -111,7 +97,7 @@ def release_waiting(state: State, op: Abort, answer: ObservedAnswer, rule: str, 
     slot = state.requests[op.req].state
     answer.let_go([], rule, states=() if slot is None else (slot,), staying=dict.fromkeys(kept, rule))
     if slot is not None:
-        give_back(state, op.req, slot)
+        del state.state_owner[slot]
 
 
 def check_eviction(state: State, op: Evict) -> None:
@@ -136,12 +122,4 @@ def evictable_windows(state: State) -> list[int]:
 def evict_windows(state: State, op: Evict, answer: ObservedAnswer, keys: dict[PrefixKey, int]) -> None:
     """Check the window sides that leave the store, those of the pages `keys` among them, and remove them."""
     leaving = state.window_sides(keys.values())
-    evicted = answer.left("window", "SWA-5", op.window, leaving, evictable_windows(state))
-    if state.memory is not None:
-        behind = [state.window_owner[window_page] for window_page in evicted]
-        state.memory.drop_sides({state.owner[page]: page for page in behind}, state.window_of)
-    for window_page in evicted:
-        page = state.window_owner[window_page]
-        state.release_window(page)
-        state.reached["tombstone left"] += state.owner[page] not in keys
-    state.reached["window eviction stopped at a lock"] += bool(len(evicted) < op.window and state.store.window_pins)
+    state.drop_sides(answer.left("window", "SWA-5", op.window, leaving, evictable_windows(state)))

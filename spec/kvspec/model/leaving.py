@@ -14,15 +14,6 @@ from kvspec.store import Publication
 from kvspec.tokens import Tokens
 
 
-def _let_go(state: State, plan: Publication) -> tuple[list[int], list[int], list[int]]:
-    """The store's tombstones, the holder's own pages, and the window pages that go back by a publication."""
-    tombstones = [state.store.pages[key] for key, _ in plan.exchanged]
-    taken = {page for _, page in plan.exchanged}
-    own = [page for page in plan.duplicates if page not in taken]
-    given = {page for _, page in plan.revived}
-    return tombstones, own, state.window_sides(page for page in own if page not in given)
-
-
 def plan_publication(
     state: State, request: Request, record: int, length: int, freed: Runs | None = None
 ) -> Publication:
@@ -62,41 +53,8 @@ def plan_publication(
             page = table[max(first + len(shared), written // page_size)]
             what = f"page {page} is published, but does not hold its tokens"
             raise Violation("DATA-1", what, expected=f"{last * page_size} positions written", observed=written)
-        state.checked["DATA-1"] += len(inserted)
-    reached = max(first * page_size, floor_align(length, page_size))
-    return Publication(reached, duplicates, shared, keys, inserted, revived, exchanged)
-
-
-def apply_publication(state: State, record: int, plan: Publication) -> None:
-    """Hand the planned pages to the store, free the duplicates, and move protected and the lock up."""
-    table, page_size = state.tables[record], state.config.page_size
-    first = state.lengths[record].protected // page_size
-    tombstones, own, _ = _let_go(state, plan)
-    for tombstone, page in plan.revived:
-        window_page = state.window_of[tombstone] = state.window_of.pop(page)
-        state.window_owner[window_page] = tombstone
-    for key, page in plan.exchanged:
-        state.store.exchange(key, page)
-        state.owner[page] = key
-    table[first : first + len(plan.shared)] = plan.shared
-    state.release_private(record, own)
-    state.release_pages(tombstones)
-    locked = state.records[record].locked
-    known, new = [locked, *plan.keys][len(plan.shared)], plan.keys[len(plan.shared) :]
-    state.store.insert(known, new, plan.inserted)
-    state.owner.update(zip(plan.inserted, new, strict=True))
-    if plan.keys:
-        state.store.lock(table, first + len(plan.keys), len(new))
-        state.store.unlock(table, first)
-        state.records[record] = state.records[record]._replace(locked=plan.keys[-1])
-    if state.memory is not None:
-        state.memory.publish(state, record, first, plan, locked, tombstones)
-    state.lengths[record] = lengths.publish(
-        state.lengths[record], min(plan.length, state.lengths[record].committed), page_size
-    )
-    state.reached["duplicate dropped"] += bool(plan.duplicates)
-    state.reached["prefix published"] += bool(plan.inserted)
-    state.reached["tombstone revived"] += bool(plan.revived or plan.exchanged)
+    until = max(first * page_size, floor_align(length, page_size))
+    return Publication(until, duplicates, shared, keys, inserted, revived, exchanged)
 
 
 def cache_unfinished(state: State, op: CacheUnfinished, answer: ObservedAnswer) -> None:
@@ -117,23 +75,19 @@ def cache_unfinished(state: State, op: CacheUnfinished, answer: ObservedAnswer) 
     # A chunk MAY be left to a later publication, which covers it too.
     puts_off = op.obs is not None and op.obs.protected_len == protected and op.obs.state_taken is None
     waits = puts_off and op.chunked and not keeps_out and request.seq_len - protected >= state.config.page_size
-    state.chosen["chunk not published"] += waits
     limit = protected if keeps_out or waits else request.seq_len
     left = _leave_window(state, op, record, limit)
     plan = plan_publication(state, request, record, limit, op.obs.freed if op.obs else None)
-    tombstones, own, sides = _let_go(state, plan)
+    tombstones, own, sides = state.freed_by(plan)
     key = None if keeps_out or waits else recurrent.state_to_publish(state, request, record, plan.length)
-    if op.chunked and request.session is not None and plan.length > protected:
-        state.chosen["first turn published early"] += 1
     answer.length("protected_len", "SESS-6" if keeps_out else "STORE-5", plan.length)
     if plan.revived:
         answer.revived([tombstone for tombstone, _ in plan.revived])
     of_others = dict.fromkeys([*state.tables[record], *plan.shared], "STORE-5")
     answer.freed("pages", "STORE-5", tombstones + own, of_others)
     answer.freed("window", "SWA-1", left + sides)
-    state.reached["session kept out of the store"] += bool(keeps_out and state.config.prefix_cache)
     recurrent.publish_copy(state, op, answer, record, key if state.free_states else None, plan.length)
-    apply_publication(state, record, plan)
+    state.publish(record, plan)
 
 
 def _leave_window(state: State, op: CacheUnfinished, record: int, limit: int) -> list[int]:
@@ -151,9 +105,7 @@ def _leave_window(state: State, op: CacheUnfinished, record: int, limit: int) ->
         published = set(state.tables[record][: limit // state.config.page_size])
         pages = [page for page in pages if page not in published or state.window_of[page] in gone]
     sides = state.window_sides(pages)
-    hybrid.leave_behind(state, record, until, pages)
-    state.checked["SWA-2"] += 1
-    state.chosen["window left when publishing"] += 1
+    state.leave_behind(record, until, pages)
     return sides
 
 
@@ -183,19 +135,18 @@ def _finish_plain(state: State, op: Finish, answer: ObservedAnswer, request: Req
     beyond = state.lengths[record].committed - len(request.tokens)
     if beyond > 0 and state.config.overshoot == "published":
         request = request._replace(tokens=_with_unkept(request, beyond))
-        state.chosen["overshoot published"] += 1
     committed = min(state.lengths[record].committed, len(request.tokens))
     limit = committed if state.config.prefix_cache else state.lengths[record].protected
     plan = plan_publication(state, request, record, limit, op.obs.freed if op.obs else None)
     rest = state.tables[record][plan.length // state.config.page_size :]
-    tombstones, own, sides = _let_go(state, plan)
+    tombstones, own, sides = state.freed_by(plan)
     key = recurrent.state_to_publish(state, request, record, plan.length)
     if plan.revived:
         answer.revived([tombstone for tombstone, _ in plan.revived])
     answer.freed("pages", "PAGE-1", tombstones + own + rest, dict.fromkeys(plan.inserted, "STORE-5"))
     answer.freed("window", "SWA-3", sides + state.window_sides(rest))
     recurrent.publish_own(state, op, answer, record, key, plan.length)
-    apply_publication(state, record, plan)
+    state.publish(record, plan)
     state.forget_record(record)
 
 
@@ -213,17 +164,11 @@ def _finish_turn(state: State, op: Finish, answer: ObservedAnswer, request: Requ
     if session.closing:
         _, unpublished = _whole_pages(state, request, record)
         _release(state, answer, record, "SESS-4", unpublished)
-        return _close_late(state, request.session)
+        del state.sessions[request.session]
+        return
     _hand_to_slot(state, op, answer, request, record)
     lease = ownership.save(ownership.Lease(session.record or 0, record))
     state.sessions[request.session] = session._replace(record=lease.slot, turn=None, history=request.tokens)
-
-
-def _close_late(state: State, session: str) -> None:
-    """A session is gone whose close has waited for its turn."""
-    del state.sessions[session]
-    state.closed_late.add(session)
-    state.reached["deferred close done"] += 1
 
 
 def _hand_to_slot(state: State, op: Finish | Retract, answer: ObservedAnswer, request: Request, record: int) -> None:
@@ -248,7 +193,6 @@ def _hand_to_slot(state: State, op: Finish | Retract, answer: ObservedAnswer, re
     else:
         answer.let_go([], "PAGE-1", staying=staying)
         state.lengths[record] = trimmed
-    state.transfer(record)
 
 
 def _whole_pages(state: State, request: Request, record: int) -> tuple[list[int], list[int]]:
@@ -278,19 +222,15 @@ def _release(
 def retract(state: State, op: Retract, answer: ObservedAnswer) -> None:
     """Take a running request's memory away; it waits again with its tokens (994, 22862)."""
     request, record = state.running(op.req)
-    row = state.records[record].row
     answer.carried_out()
     if request.session is not None:
         _hand_to_slot(state, op, answer, request, record)
         session = state.sessions[request.session]
         lease = ownership.save(ownership.Lease(session.record or 0, record))
         state.sessions[request.session] = session._replace(record=lease.slot)
-        state.reached["turn retracted"] += 1
     else:
         _release(state, answer, record, "PAGE-1")
-        state.reached["request retracted"] += 1
     state.drop_prepared(op.req)
-    state.let_go[op.req] = row
     state.requests[op.req] = request._replace(running=False, record=None, prefix_len=None, resumed=False)
 
 
@@ -307,15 +247,11 @@ def abort(state: State, op: Abort, answer: ObservedAnswer) -> None:
     if doomed and record is not None:
         _release(state, answer, record, rule)
         record = None
-        state.reached["running request aborted"] += 1
     else:
         hybrid.release_waiting(state, op, answer, rule, [] if record is None else state.private(record))
-    if record is not None and request.record is not None:
-        state.transfer(record)
-        state.reached["lend ended by abort"] += 1
     if request.session is not None and session is not None:
         if session.closing:
-            _close_late(state, request.session)
+            del state.sessions[request.session]
         else:
             state.sessions[request.session] = session._replace(record=record, turn=None)
     state.drop_prepared(op.req)
@@ -333,10 +269,8 @@ def close_session(state: State, op: CloseSession, answer: ObservedAnswer) -> Non
         staying = {} if record is None else dict.fromkeys(state.private(record), "SESS-4")
         answer.let_go([], "SESS-4", window_rule="SESS-4", states_rule="SESS-4", staying=staying)
         state.sessions[op.session] = session._replace(closing=True)
-        state.reached["close deferred"] += 1
         return
     _release(state, answer, session.record, "PAGE-1")
-    state.reached["idle session closed"] += session.record is not None
     del state.sessions[op.session]
 
 
@@ -348,7 +282,6 @@ def preempt(state: State, op: Preempt, answer: ObservedAnswer) -> None:
     answer.carried_out()
     _release(state, answer, session.record, "PAGE-1")
     state.sessions[op.session] = session._replace(record=None)
-    state.reached["slot preempted"] += 1
 
 
 def evict(state: State, op: Evict, answer: ObservedAnswer) -> None:
@@ -359,24 +292,14 @@ def evict(state: State, op: Evict, answer: ObservedAnswer) -> None:
     hybrid.check_eviction(state, op)
     answer.carried_out()
     keys = answer.evicted(op.n)
-    pages = keys.values()
     losing = state.store.check_evictable(keys)
     due = min(op.n, state.store.evictable)
-    if len(pages) < due:
+    if len(keys) < due:
         raise Violation(
-            "STORE-2", "too few pages were evicted", expected=f"at least {due}", observed=len(pages), part="evicted"
+            "STORE-2", "too few pages were evicted", expected=f"at least {due}", observed=len(keys), part="evicted"
         )
-    state.checked["STORE-2"] += 1
-    state.checked["STORE-3"] += 1
-    state.chosen["more evicted than asked"] += len(pages) > op.n
-    state.chosen["some of several evicted"] += 0 < len(pages) < state.store.evictable
-    state.reached["eviction stopped at a lock"] += bool(len(pages) < op.n and state.store.pins)
-    state.reached["page evicted"] += bool(pages)
     if state.config.sliding_window:
         hybrid.evict_windows(state, op, answer, keys)
     if state.config.num_states:
         recurrent.evict_states(state, op, answer, keys)
-    if state.memory is not None:
-        state.memory.drop("pages", keys)
-    state.store.remove(keys, losing)
-    state.release_pages(pages)
+    state.drop(keys, losing)

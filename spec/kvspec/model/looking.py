@@ -68,8 +68,6 @@ def report(state: State, op: Report, answer: ObservedAnswer) -> None:
         raise Refusal("OP-1", "some request holds memory: this is not idle")
     answer.carried_out()
     answer.figures(figures(state))
-    if state.memory is not None and op.mode == "idle":
-        state.memory.idle(state)
 
 
 def snapshot(state: State, op: Snapshot, answer: ObservedAnswer) -> None:

@@ -7,7 +7,6 @@ request goes on, are compared with it (rule DATA-2).
 
 from kvspec.events import CacheUnfinished, Evict, Finish, FreeState, Refusal, TakeState
 from kvspec.model.answer import ObservedAnswer
-from kvspec.model.meaning import waiting
 from kvspec.model.records import Request
 from kvspec.model.state import State
 from kvspec.rules import Violation
@@ -84,9 +83,7 @@ def resumable(state: State, record: int, key_len: int) -> int:
     if not state.config.num_states or state.written[record] <= target:
         return key_len
     protected, locked = state.lengths[record].protected, state.records[record].locked
-    border = last_state(state.borders[record], protected, target, cached=locked in state.store.states)
-    state.reached["resumed at a page border"] += border > 0
-    return border
+    return last_state(state.borders[record], protected, target, cached=locked in state.store.states)
 
 
 def states_missing(state: State, request: Request) -> int:
@@ -104,15 +101,11 @@ def take_states(state: State, record: int, req: str, request: Request, new: list
     held = state.records[record]
     early = () if request.record is not None or request.state is None else (request.state,)
     slots = (*early, *new)
-    for slot in slots:
-        state.state_owner[slot] = record
-        state.state_content.pop(slot, None)
+    state.take_states(record, slots)
     computing = slots[0] if slots and (early or chooses) else held.computing
     state.records[record] = held._replace(states=(*held.states, *slots), computing=computing)
     if computing and not request.running:
         state.state_content[computing] = record, state.prepared[req].start
-    if state.memory is not None and slots:
-        state.memory.take_states(state, record, req, early, new)
 
 
 def take_state(state: State, op: TakeState, answer: ObservedAnswer) -> None:
@@ -129,10 +122,7 @@ def take_state(state: State, op: TakeState, answer: ObservedAnswer) -> None:
     answer.carried_out()
     slot = answer.slot("state", op.req)
     state.state_owner[slot] = op.req
-    if state.memory is not None:
-        state.memory.take(waiting(op.req), "states", [slot])
     state.requests[op.req] = request._replace(state=slot)
-    state.reached["state without a row"] += 1
 
 
 def free_state(state: State, op: FreeState, answer: ObservedAnswer) -> None:
@@ -142,16 +132,8 @@ def free_state(state: State, op: FreeState, answer: ObservedAnswer) -> None:
         raise Refusal("OP-1", f"request {op.req} has no state slot without a row")
     answer.carried_out()
     answer.freed("states", "MAMBA-2", [request.state])
-    give_back(state, op.req, request.state)
+    del state.state_owner[request.state]
     state.requests[op.req] = request._replace(state=None)
-
-
-def give_back(state: State, req: str, slot: int) -> None:
-    """The state slot of a waiting request becomes free."""
-    del state.state_owner[slot]
-    if state.memory is not None:
-        state.memory.release(waiting(req), "states", [slot])
-    state.reached["state given back"] += 1
 
 
 def state_to_publish(state: State, request: Request, record: int, length: int) -> PrefixKey | None:
@@ -184,19 +166,7 @@ def publish_copy(
         state.borders[record] = tuple(other for other in state.borders[record] if other != border)
     kept = tuple(new if slot == cached else slot for slot in states)
     state.records[record] = state.records[record]._replace(states=kept)
-    state.state_content.pop(new, None)
-    state.state_owner[new] = record
-    _cache_state(state, record, key, cached, new)
-
-
-def _cache_state(state: State, record: int, key: PrefixKey, slot: int, new: int | None = None) -> None:
-    """The store takes a state slot of a record, which has got the slot `new` for it."""
-    if state.memory is not None:
-        state.memory.publish_state(state, record, key, slot, new)
-    state.store.states[key] = slot
-    state.state_content.pop(slot, None)
-    state.state_owner[slot] = key
-    state.reached["state published"] += 1
+    state.publish_state(record, key, cached, new)
 
 
 def publish_own(
@@ -219,7 +189,7 @@ def publish_own(
     state.records[record] = state.records[record]._replace(states=kept)
     if key is not None and given is not None:
         answer.content(record, given, border, "the store took")
-        _cache_state(state, record, key, given)
+        state.publish_state(record, key, given)
 
 
 def evictable_states(state: State) -> list[int]:
@@ -232,9 +202,4 @@ def evict_states(state: State, op: Evict, answer: ObservedAnswer, keys: dict[Pre
     """Check the states that leave the store, those of the pages `keys` among them, and remove them."""
     states = state.store.states
     leaving = sorted(states[key] for key in keys if key in states)
-    evicted = answer.left("states", "MAMBA-5", op.states, leaving, evictable_states(state))
-    if state.memory is not None:
-        state.memory.drop("states", {key: slot for key, slot in states.items() if slot in evicted})
-    for slot in evicted:
-        del states[state.state_owner.pop(slot)]  # type: ignore[arg-type]
-    state.reached["state evicted"] += bool(evicted)
+    state.drop_states(answer.left("states", "MAMBA-5", op.states, leaving, evictable_states(state)))

@@ -8,10 +8,11 @@ from kvspec.events import Complete, Decode, Extend, Launch, Refusal, Verify
 from kvspec.lengths import Lengths
 from kvspec.model import hybrid, recurrent
 from kvspec.model.answer import ObservedAnswer
-from kvspec.model.records import Part, Passage, Prepared, Record, Speculation
+from kvspec.model.records import Part, Passage, Prepared, Speculation
 from kvspec.model.state import State
 from kvspec.pages import ceil_pages, new_pages
 from kvspec.rules import Violation
+from kvspec.tokens import Tokens
 
 
 def extend(state: State, op: Extend, answer: ObservedAnswer) -> None:
@@ -30,16 +31,10 @@ def extend(state: State, op: Extend, answer: ObservedAnswer) -> None:
     # Before the room: whose row was given away says more than that none was free.
     rows = None if op.obs is None else answer.rows(kept)
     state_needs = [(req, recurrent.states_missing(state, request)) for req, request, _, _ in batch]
-    needed = _needed(state, op, sum(need for _, need in needs), [end - start for _, _, start, end in batch])
+    needed = _room(state, answer, sum(need for _, need in needs), [end - start for _, _, start, end in batch])
     new_rows = [*kept.values()].count(None)
-    check_room(state, needed, new_rows + _withheld_on(state, op, new_rows), sum(need for _, need in state_needs))
+    check_room(state, needed, new_rows + answer.withheld(new_rows), sum(need for _, need in state_needs))
     answer.carried_out("OP-1", "BATCH-1", "BATCH-2")
-    state.checked["BATCH-1"] += 1
-    state.checked["BATCH-2"] += 1
-    both = any(request.running for _, request, _, _ in batch) and any(
-        not request.running and end < len(request.tokens) for _, request, _, end in batch
-    )
-    state.reached["last chunk beside a first chunk"] += both
 
     if rows is None:
         rows = answer.rows(kept)
@@ -115,59 +110,23 @@ def check_room(state: State, pages: int, rows: int, states: int) -> None:
         raise Refusal("CAP-1", what, **{name: max(0, missing) for name, missing in zip(names, short, strict=True)})
 
 
-def _needed(state: State, op: Extend | Decode, pages: int, positions: list[int]) -> int:
-    """The pages that must be free for an operation; if it is refused, as its engine counts them (policy `room`)."""
-    page_size, refused = state.config.page_size, op.refused
-    estimates = state.config.sliding_window and page_size > 1 and state.config.room == "estimated"
-    if not estimates or refused is None or refused.rule != "CAP-1":
+def _room(state: State, answer: ObservedAnswer, pages: int, positions: list[int]) -> int:
+    """The pages that must be free for an operation: those that it takes, or as many as policy `room` says."""
+    page_size = state.config.page_size
+    if not state.config.sliding_window or page_size == 1 or state.config.room == "exact":
         return pages
-    short = [max(0, pages - free) for free in (state.free_pages, state.free_window_pages)]
-    if any(short) and refused.pages_short in (0, short[0]) and refused.window_short in (0, short[1]):
-        return pages
-    state.chosen["refused by an estimate"] += 1
-    return ceil_pages(sum(positions), page_size) + len(positions)
-
-
-def _withheld_on(state: State, op: Extend, rows: int) -> int:
-    """Of the rows that an engine may withhold longer than it must, those that it does, as its refusal counts them."""
-    refused = op.refused
-    if not state.may_keep or refused is None or refused.rule not in (None, "CAP-1"):
-        return 0
-    free, kept = state.free_rows, len(state.may_keep)
-    if refused.rows_short:
-        kept = min(kept, refused.rows_short - (rows - free))
-    elif refused.pages_short or refused.window_short or refused.states_short:
-        return 0
-    if kept <= 0 or rows + kept <= free:
-        return 0
-    state.chosen["row withheld longer"] += 1
-    return kept
+    return answer.room(pages, ceil_pages(sum(positions), page_size) + len(positions))
 
 
 def _extend_one(state: State, part: Part, row: int) -> None:
     """Apply one request of a prefill batch that was checked whole; its new pages follow."""
     req, request, prefix_len, seq_len = part
-    record, page_size = request.record, state.config.page_size
+    record = request.record
     if record is None:
-        record = state.next_record
-        state.next_record += 1
-        locked = state.matched_key(request.tokens, prefix_len)
-        path = [*map(state.store.pages.__getitem__, request.tokens.keys(0, prefix_len // page_size))]
-        state.store.lock(path, len(path))
-        owner, readers = state.rows.get(row, ownership.FREE), len(state.readers.get(row, ()))
-        state.rows[row] = ownership.allocate(owner, readers, record)
-        state.may_keep.discard(row)
-        state.records[record] = Record(row, locked)
-        if state.memory is not None:
-            state.memory.begin(state, record, row, locked)
-        state.tables[record] = path
-        state.lengths[record] = lengths.begin(prefix_len, seq_len, page_size)
-        state.written[record] = prefix_len
-        state.cursor[record] = 0
-        state.borders[record] = ()
+        record = state.begin_record(request.tokens, row, prefix_len, seq_len)
     else:
         state.rows[row] = ownership.reuse(state.rows[row], record)
-        state.lengths[record] = lengths.extend(state.lengths[record], seq_len, page_size)
+        state.lengths[record] = lengths.extend(state.lengths[record], seq_len, state.config.page_size)
     state.horizon[record] = len(request.tokens)
     last = seq_len == len(request.tokens)
     if last:
@@ -177,8 +136,6 @@ def _extend_one(state: State, part: Part, row: int) -> None:
     state.prepared[req] = Prepared(prefix_len, seq_len, samples=last, drafts=0)
     if not request.running:
         state.runs += 1
-        if not state.config.withholds_rows and state.in_flight(record):
-            state.chosen["row not withheld"] += 1
         request = request._replace(record=record, running=True, prefix_len=None, run=state.runs, state=None)
     state.requests[req] = request._replace(seq_len=seq_len)
 
@@ -197,20 +154,17 @@ def decode(state: State, op: Decode, answer: ObservedAnswer) -> None:
     needed = sum(need for _, need in needs)
     if op.n > 1:
         growth = [step.after.allocated - state.lengths[step.record].allocated for step in steps]
-        needed = _needed(state, op, needed, [count for count in growth if count])
+        needed = _room(state, answer, needed, [count for count in growth if count])
     check_room(state, needed, 0, 0)
     answer.carried_out()
 
-    overlaps = sum(step.ahead > 0 for step in steps)
-    pages = answer.given("pages", needs, "SPEC-2" if overlaps else "")
+    pages = answer.given("pages", needs, "SPEC-2" if any(step.ahead for step in steps) else "")
     sides = answer.given("window", needs)
     drafts = 0 if op.n == 1 else op.n
     for req, record, after, committed, ahead in steps:
         state.lengths[record] = after
         # A step that is ahead begins after at least one position of the one before it, and at most after all of them.
         state.prepared[req] = Prepared(committed + (ahead > 0), committed + ahead + op.n, op.n == 1, drafts)
-    if overlaps:
-        state.checked["SPEC-2"] += overlaps
     for req, new in pages.items():
         state.take_pages(state.running(req)[1], new, sides.get(req, []))
 
@@ -270,32 +224,23 @@ def launch(state: State, op: Launch, answer: ObservedAnswer) -> None:
         raise Refusal("OP-1", "a request is in the launch twice")
     answer.carried_out()
 
-    has_states = state.config.num_states
-    requests, records, readers = state.requests, state.records, state.readers
-    prepared, written, horizon = state.prepared, state.written, state.horizon
-    withholds = state.config.withholds_rows
     passages = []
-    parts = []
     for req in op.reqs:
-        start, end, samples, drafts = prepared.pop(req)
-        request = requests[req]
+        start, end, samples, drafts = state.prepared.pop(req)
+        request = state.requests[req]
         record = request.record
         assert record is not None, "only running requests have something prepared"
-        row = records[record].row
-        if withholds:
-            readers[row] = (*readers[row], end) if row in readers else (end,)
-        written[record] = end
-        if has_states:
+        row = state.records[record].row
+        if state.config.withholds_rows:
+            state.readers[row] = (*state.readers.get(row, ()), end)
+        state.written[record] = end
+        if state.config.num_states:
             recurrent.move_on(state, record, start, end, chooses=answer.chooses)
         if samples or drafts:
-            horizon[record] += 1
+            state.horizon[record] += 1
         if drafts:
             state.speculating[req] = (*state.speculating.get(req, ()), Speculation(drafts, completed=False))
         passages.append(Passage(req, request.run, record, row, samples, drafts))
-        parts.append((record, start, end))
-    if state.memory is not None:
-        state.memory.launch(state, op.launch, parts)
-    state.reached["launch overlapped"] += bool(state.flights)
     state.flights[op.launch] = passages
 
 
@@ -310,29 +255,9 @@ def complete(state: State, op: Complete, answer: ObservedAnswer) -> None:
     if oldest != op.launch:
         raise Refusal("LAUNCH-1", f"launch {oldest} was handed over before launch {op.launch}")
     passages = state.flights[op.launch]
-    requests, tokens_of = state.requests, op.sampled
-    sampled = []
-    to_verify = []
-    for req, run, _, _, samples, drafts in passages:
-        request = requests.get(req)
-        if request is None or request.run != run or not request.running:
-            continue
-        if samples:
-            token = tokens_of.get(req)
-            if token is None:
-                raise _miscounted(op, f"the launch covered the last position of {req}, but no token came")
-            sampled.append((request.tokens, token))
-        elif drafts and req in state.speculating:
-            to_verify.append(req)
-    if len(sampled) != len(tokens_of):
-        due = {passage.req for passage in passages if passage.samples}
-        stranger = next((req for req in tokens_of if req not in due), "a request that left")
-        raise _miscounted(op, f"a token came for {stranger}, which this launch did not sample for")
+    sampled, to_verify = _arriving(state, op, passages)
     answer.carried_out("OP-1", "CHUNK-1")
-    state.chosen["tokens sampled by the engine"] += tokens_of is not op.tokens and tokens_of != op.tokens
 
-    state.checked["LAUNCH-1"] += 1
-    state.checked["CHUNK-1"] += 1
     for tokens, token in sampled:
         tokens.append(token)
     for req in to_verify:
@@ -341,23 +266,42 @@ def complete(state: State, op: Complete, answer: ObservedAnswer) -> None:
         done = steps[oldest_open]._replace(completed=True)
         state.speculating[req] = (*steps[:oldest_open], done, *steps[oldest_open + 1 :])
     del state.flights[op.launch]
-    readers, rows = state.readers, state.rows
-    freed = []
-    for _, _, _, row, _, _ in passages:
-        reads = readers.get(row, ())
-        if not reads:
-            continue
-        if len(reads) > 1:
-            readers[row] = reads[1:]
-            continue
-        del readers[row]
-        if row in rows and ownership.flush(rows[row], len(readers.get(row, ()))) == ownership.FREE:
-            state.free_row(row)
-            freed.append(row)
+    for passage in passages if state.readers else ():
+        _read_to_the_end(state, passage.row)
     if not state.flights:
         state.may_keep.clear()
-    if state.memory is not None:
-        state.memory.complete(op.launch, freed)
+
+
+def _arriving(state: State, op: Complete, passages: list[Passage]) -> tuple[list[tuple[Tokens, int]], list[str]]:
+    """The tokens that a launch has sampled, each with its request's, and the requests whose drafts it has computed."""
+    sampled, to_verify, tokens = [], [], op.sampled
+    for req, run, _, _, samples, drafts in passages:
+        request = state.requests.get(req)
+        if request is None or request.run != run or not request.running:
+            continue
+        if samples:
+            token = tokens.get(req)
+            if token is None:
+                raise _miscounted(op, f"the launch covered the last position of {req}, but no token came")
+            sampled.append((request.tokens, token))
+        elif drafts and req in state.speculating:
+            to_verify.append(req)
+    if len(sampled) != len(tokens):
+        due = {passage.req for passage in passages if passage.samples}
+        stranger = next((req for req in tokens if req not in due), "a request that left")
+        raise _miscounted(op, f"a token came for {stranger}, which this launch did not sample for")
+    return sampled, to_verify
+
+
+def _read_to_the_end(state: State, row: int) -> None:
+    """The oldest launch reads a row no more; if it was the last one, and the row was withheld for it, that is free."""
+    _, *later = state.readers[row]
+    if later:
+        state.readers[row] = tuple(later)
+        return
+    del state.readers[row]
+    if ownership.flush(state.rows[row], 0) == ownership.FREE:
+        state.free_row(row)
 
 
 def _miscounted(op: Complete, what: str) -> Exception:
@@ -381,13 +325,10 @@ def verify(state: State, op: Verify, answer: ObservedAnswer) -> None:
         raise Refusal("SPEC-1", f"{len(op.tokens)} tokens for {op.accepted} accepted positions")
     answer.carried_out("SPEC-1")
 
-    state.checked["SPEC-1"] += 1
     state.lengths[record] = lengths.verify(state.lengths[record], op.accepted, state.config.page_size)
-    state.verified.add(op.req)
     for token in op.tokens:
         request.tokens.append(token)
     if len(op.tokens) < op.accepted:
-        state.reached["overshoot"] += 1
         behind = []  # the request has stopped: the tokens of its next step are not needed
     state.horizon[record] = len(request.tokens) + len(behind)
     state.written[record] = state.lengths[record].committed + sum(step.positions for step in behind)

@@ -1,118 +1,81 @@
-"""The state of the specification: plain dictionaries of small immutable `records`.
+"""The state of the specification: plain dictionaries of small immutable `records`, and every way they change.
 
 Rows and pages that are free appear nowhere, so every dictionary is as large as what is in use, never as the pool.
 """
 
 import sys
-from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import repeat
 
-from kvspec import ownership
+from kvspec import lengths, ownership
 from kvspec.events import Config, Refusal
 from kvspec.lengths import Lengths, private_pages
-from kvspec.model.meaning import Memory
 from kvspec.model.records import Passage, Prepared, Record, Request, Session, Speculation
 from kvspec.pages import ceil_pages
-from kvspec.store import ROOT, PrefixStore
+from kvspec.store import ROOT, PrefixStore, Publication
 from kvspec.tokens import PrefixKey, Tokens
-
-CHOICES = (
-    "more evicted than asked",
-    "some of several evicted",
-    "window kept longer",
-    "window left when publishing",
-    "chunk not published",
-    "row not withheld",
-    "row withheld longer",
-    "first turn published early",
-    "tokens sampled by the engine",
-    "turn counted as its session's",
-    "overshoot published",
-    "refused by an estimate",
-)
-"""Choices that an implementation may make otherwise than the specification itself (`State.chosen`). After one, numbers
-that were worked out beforehand need not be those of the implementation."""
 
 WITHHELD = ownership.WITHHELD
 """Stands in `State.rows` for the record of a row that was let go while a launch still reads it."""
 
 
+@dataclass(eq=False, repr=False)
 class State:
-    """The whole state of the specified system."""
+    """The whole state of the specified system; at first it is empty."""
 
-    def __init__(self, config: Config, memory: Memory | None = None) -> None:
-        """An empty system; `memory` takes the memory events of its operations."""
-        self.config = config
-        self.memory = memory
-        self.requests: dict[str, Request] = {}
-        self.sessions: dict[str, Session] = {}
+    config: Config
+    requests: dict[str, Request] = field(default_factory=dict)
+    sessions: dict[str, Session] = field(default_factory=dict)
 
-        self.records: dict[int, Record] = {}
-        self.lengths: dict[int, Lengths] = {}
-        self.tables: dict[int, list[int]] = {}
-        self.next_record = 1
-        self.runs = 0
-        """Stays in memory so far, of all requests."""
+    records: dict[int, Record] = field(default_factory=dict)
+    lengths: dict[int, Lengths] = field(default_factory=dict)
+    tables: dict[int, list[int]] = field(default_factory=dict)
+    next_record: int = 1
+    runs: int = 0
+    """Stays in memory so far, of all requests."""
 
-        self.rows: dict[int, int] = {}
-        """Row -> record that has it, or WITHHELD."""
-        self.may_keep: set[int] = set()
-        """Free rows that an engine may withhold on, because they were let go under launches some of which are in flight
-        (RACE-1)."""
-        self.owner: dict[int, int | PrefixKey] = {}
-        """Page -> record whose private page it is, or the prefix whose last page it is in the store."""
-        self.store = PrefixStore(ceil_pages(config.sliding_window, config.page_size))
+    rows: dict[int, int] = field(default_factory=dict)
+    """Row -> record that has it, or WITHHELD."""
+    may_keep: set[int] = field(default_factory=set)
+    """Free rows that an engine may withhold on, because they were let go under launches some of which are in flight
+    (RACE-1)."""
+    owner: dict[int, int | PrefixKey] = field(default_factory=dict)
+    """Page -> record whose private page it is, or the prefix whose last page it is in the store."""
+    store: PrefixStore = field(init=False)
 
-        self.window_of: dict[int, int] = {}
-        """Page -> the window page behind it. A page of the store that has none is a tombstone."""
-        self.window_owner: dict[int, int] = {}
-        """Window page -> the page that it is behind."""
-        self.cursor: dict[int, int] = {}
-        """Record -> `swa_evicted_seqlen`: its private pages before it have given their window side back."""
-        self.state_owner: dict[int, int | str | PrefixKey] = {}
-        """State slot -> the record or the waiting request that has it, or the prefix whose state the store keeps."""
-        self.borders: dict[int, tuple[int, ...]] = {}
-        """Record -> the page borders, in tokens, whose states its tracking slots keep: at most two, the last ones."""
-        self.state_content: dict[int, tuple[int, int]] = {}
-        """The ghost of states. Slot of a record -> the record, and after how many of its tokens the state there stands.
+    window_of: dict[int, int] = field(default_factory=dict)
+    """Page -> the window page behind it. A page of the store that has none is a tombstone."""
+    window_owner: dict[int, int] = field(default_factory=dict)
+    """Window page -> the page that it is behind."""
+    cursor: dict[int, int] = field(default_factory=dict)
+    """Record -> `swa_evicted_seqlen`: its private pages before it have given their window side back."""
+    state_owner: dict[int, int | str | PrefixKey] = field(default_factory=dict)
+    """State slot -> the record or the waiting request that has it, or the prefix whose state the store keeps."""
+    borders: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """Record -> the page borders, in tokens, whose states its tracking slots keep: at most two, the last ones."""
+    state_content: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """The ghost of states. Slot of a record -> the record, and after how many of its tokens the state there stands.
 
-        A slot that no answer reported is not in it."""
+    A slot that no answer reported is not in it."""
 
-        self.closed_late: set[str] = set()
-        """Names of sessions that are gone, and whose close has waited for a turn: who has lost it refuses them."""
+    prepared: dict[str, Prepared] = field(default_factory=dict)
+    flights: dict[int, list[Passage]] = field(default_factory=dict)
+    """Launches in flight, oldest first."""
+    readers: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """Row -> how many positions of it each launch in flight reads, oldest first."""
+    speculating: dict[str, tuple[Speculation, ...]] = field(default_factory=dict)
+    """Request -> its speculative steps that are launched and not verified, oldest first: one, or two (SPEC-2)."""
+    mid_prefill: set[str] = field(default_factory=set)
 
-        self.prepared: dict[str, Prepared] = {}
-        self.flights: dict[int, list[Passage]] = {}
-        """Launches in flight, oldest first."""
-        self.readers: dict[int, tuple[int, ...]] = {}
-        """Row -> how many positions of it each launch in flight reads, oldest first."""
-        self.speculating: dict[str, tuple[Speculation, ...]] = {}
-        """Request -> its speculative steps that are launched and not verified, oldest first: one, or two (SPEC-2)."""
-        self.verified: set[str] = set()
-        """Running requests whose committed length a verify has moved."""
-        self.mid_prefill: set[str] = set()
+    written: dict[int, int] = field(default_factory=dict)
+    """Record -> positions that launches have written."""
+    horizon: dict[int, int] = field(default_factory=dict)
+    """Record -> tokens that are known or will come out of a launch in flight."""
 
-        self.written: dict[int, int] = {}
-        """Record -> positions that launches have written."""
-        self.horizon: dict[int, int] = {}
-        """Record -> tokens that are known or will come out of a launch in flight."""
-
-        self.virtual_page = 0
-        """The last invented page: pages that no answer named are negative."""
-        self.virtual_row = 0
-        """The last invented row, negative too."""
-        self.let_go: dict[str, int] = {}
-        """Request that waits since a retract -> the row that it had: it must not bring that row again (ROW-4)."""
-        self.batch_refused = False
-        """Whether a prefill batch was refused since the free rows were reported last: those that it kept (ROW-3)."""
-        self.checked = defaultdict[str, int](int)
-        self.unchecked = defaultdict[str, int](int)
-        self.unreported = set[tuple[str, str]]()
-        """Rules that were not checked for want of a field of an answer, and that field."""
-        self.reached = defaultdict[str, int](int)
-        self.chosen = defaultdict[str, int](int)
-        """How often an implementation made which of the CHOICES."""
+    def __post_init__(self) -> None:
+        """The store's locks reach as far as the window does."""
+        self.store = PrefixStore(ceil_pages(self.config.sliding_window, self.config.page_size))
 
     @property
     def free_pages(self) -> int:
@@ -173,13 +136,44 @@ class State:
         pages = prefix_len // self.config.page_size
         return tokens.key(pages - 1) if pages else ROOT
 
+    def sides_behind(self, pages: Iterable[int]) -> dict[int, int]:
+        """The window pages behind those of `pages` that have one."""
+        return {page: self.window_of[page] for page in pages if page in self.window_of} if self.window_of else {}
+
+    def window_sides(self, pages: Iterable[int]) -> list[int]:
+        """The window pages behind `pages`, in their order."""
+        return list(self.sides_behind(pages).values())
+
+    def next_position(self, request: Request, record: int) -> int:
+        """The first position at which a later step of a running request, or of its session's next turn, may stand.
+
+        A turn that is retracted resumes at what is written of its tokens, less the one that is always recomputed.
+        """
+        return min(self.lengths[record].committed, self.written[record], len(request.tokens) - 1)
+
+    # How it changes
+
+    def begin_record(self, tokens: Tokens, row: int, prefix_len: int, seq_len: int) -> int:
+        """A record begins, with a row and a lock on the prefix that was matched; its own pages follow."""
+        record, page_size = self.next_record, self.config.page_size
+        self.next_record += 1
+        path = [*map(self.store.pages.__getitem__, tokens.keys(0, prefix_len // page_size))]
+        self.store.lock(path, len(path))
+        owner, readers = self.rows.get(row, ownership.FREE), len(self.readers.get(row, ()))
+        self.rows[row] = ownership.allocate(owner, readers, record)
+        self.may_keep.discard(row)
+        self.records[record] = Record(row, self.matched_key(tokens, prefix_len))
+        self.tables[record] = path
+        self.lengths[record] = lengths.begin(prefix_len, seq_len, page_size)
+        self.written[record] = prefix_len
+        self.cursor[record] = 0
+        self.borders[record] = ()
+        return record
+
     def forget_record(self, record: int) -> None:
         """Take a record away: its lock, its row, its private pages. Its holder must have let go of it."""
-        row, locked, states, _ = self.records.pop(record)
-        private = self.private(record)
-        if self.memory is not None:
-            self.memory.forget(self, record, row, locked, states, self.sides_behind(private))
-        self.release_pages(private)
+        row, _, states, _ = self.records.pop(record)
+        self.release_pages(self.private(record))
         for slot in states:
             del self.state_owner[slot]
         self.store.unlock(self.tables[record], self.lengths[record].protected // self.config.page_size)
@@ -187,10 +181,7 @@ class State:
         del self.cursor[record], self.borders[record]
         if ownership.withhold(record, len(self.readers.get(row, ()))) == WITHHELD:
             self.rows[row] = WITHHELD
-            self.reached["row withheld"] += 1
         else:
-            if not self.config.withholds_rows and self.in_flight(record):
-                self.chosen["row not withheld"] += 1
             self.free_row(row)
 
     def free_row(self, row: int) -> None:
@@ -201,8 +192,6 @@ class State:
 
     def take_pages(self, record: int, pages: list[int], window_pages: list[int]) -> None:
         """Free pages, and the window sides behind them, become a record's own."""
-        if self.memory is not None and pages:
-            self.memory.take_pages(record, len(self.tables[record]), pages, window_pages)
         self.tables[record].extend(pages)
         self.owner.update(zip(pages, repeat(record)))
         for page, window_page in zip(pages, window_pages, strict=False):
@@ -211,16 +200,12 @@ class State:
 
     def release_private(self, record: int, pages: list[int]) -> None:
         """Private pages of a record become free, and their window sides with them."""
-        if self.memory is not None:
-            self.memory.release_pages(record, pages, self.sides_behind(pages))
         self.release_pages(pages)
 
     def cut_table(self, record: int, index: int) -> None:
         """The pages of a record from page index `index` on become free, and hold nothing any more."""
         freed = self.tables[record][index:]
         del self.tables[record][index:]
-        if self.memory is not None:
-            self.memory.cut(record, index)
         self.release_private(record, freed)
 
     def release_pages(self, pages: Collection[int]) -> None:
@@ -237,61 +222,76 @@ class State:
         if window_page is not None:
             del self.window_owner[window_page]
 
-    def sides_behind(self, pages: Iterable[int]) -> dict[int, int]:
-        """The window pages behind those of `pages` that have one."""
-        return {page: self.window_of[page] for page in pages if page in self.window_of} if self.window_of else {}
+    def leave_behind(self, record: int, until: int, pages: list[int]) -> None:
+        """A record's cursor moves on: these pages give their window sides back."""
+        for page in pages:
+            self.release_window(page)
+        self.cursor[record] = until
 
-    def transfer(self, record: int) -> None:
-        """A session slot lends its record to a turn, or gets it back."""
-        if self.memory is not None:
-            self.memory.transfer(record)
+    def take_states(self, record: int, slots: Sequence[int]) -> None:
+        """State slots, free ones or the one that its request took early, become a record's own."""
+        for slot in slots:
+            self.state_owner[slot] = record
+            self.state_content.pop(slot, None)
 
-    def window_sides(self, pages: Iterable[int]) -> list[int]:
-        """The window pages behind `pages`, in their order."""
-        return list(self.sides_behind(pages).values())
+    def publish(self, record: int, plan: Publication) -> None:
+        """Hand the planned pages to the store, free the duplicates, and move protected and the lock up."""
+        table, page_size = self.tables[record], self.config.page_size
+        first = self.lengths[record].protected // page_size
+        tombstones, own, _ = self.freed_by(plan)
+        for tombstone, page in plan.revived:
+            window_page = self.window_of[tombstone] = self.window_of.pop(page)
+            self.window_owner[window_page] = tombstone
+        for key, page in plan.exchanged:
+            self.store.exchange(key, page)
+            self.owner[page] = key
+        table[first : first + len(plan.shared)] = plan.shared
+        self.release_private(record, own)
+        self.release_pages(tombstones)
+        known, new = [self.records[record].locked, *plan.keys][len(plan.shared)], plan.keys[len(plan.shared) :]
+        self.store.insert(known, new, plan.inserted)
+        self.owner.update(zip(plan.inserted, new, strict=True))
+        if plan.keys:
+            self.store.lock(table, first + len(plan.keys), len(new))
+            self.store.unlock(table, first)
+            self.records[record] = self.records[record]._replace(locked=plan.keys[-1])
+        length = min(plan.length, self.lengths[record].committed)
+        self.lengths[record] = lengths.publish(self.lengths[record], length, page_size)
 
-    def next_position(self, request: Request, record: int) -> int:
-        """The first position at which a later step of a running request, or of its session's next turn, may stand.
+    def freed_by(self, plan: Publication) -> tuple[list[int], list[int], list[int]]:
+        """The store's tombstones, the holder's own pages, and the window pages that go back by a publication."""
+        tombstones = [self.store.pages[key] for key, _ in plan.exchanged]
+        taken = {page for _, page in plan.exchanged}
+        own = [page for page in plan.duplicates if page not in taken]
+        given = {page for _, page in plan.revived}
+        return tombstones, own, self.window_sides(page for page in own if page not in given)
 
-        A turn that is retracted resumes at what is written of its tokens, less the one that is always recomputed.
-        """
-        return min(self.lengths[record].committed, self.written[record], len(request.tokens) - 1)
+    def publish_state(self, record: int, key: PrefixKey, slot: int, new: int | None = None) -> None:
+        """The store takes a state slot of a record, which gets the free slot `new` for it."""
+        if new is not None:
+            self.state_owner[new] = record
+            self.state_content.pop(new, None)
+        self.store.states[key] = slot
+        self.state_content.pop(slot, None)
+        self.state_owner[slot] = key
 
-    def speculates_ahead(self, req: str) -> bool:
-        """Whether a request has prepared or launched a step before the one before it is verified (SPEC-2)."""
-        return len(self.speculating.get(req, ())) + (req in self.prepared) > 1
+    def drop(self, keys: Mapping[PrefixKey, int], losing: Sequence[PrefixKey]) -> None:
+        """Pages leave the store, by their prefixes, and become free; what was found before them loses a longer one."""
+        self.store.remove(keys, losing)
+        self.release_pages(keys.values())
+
+    def drop_sides(self, window_pages: Iterable[int]) -> None:
+        """Window pages of the store become free."""
+        for window_page in window_pages:
+            self.release_window(self.window_owner[window_page])
+
+    def drop_states(self, slots: Iterable[int]) -> None:
+        """State slots of the store become free."""
+        for slot in slots:
+            del self.store.states[self.state_owner.pop(slot)]  # type: ignore[arg-type]
 
     def drop_prepared(self, req: str) -> None:
         """Forget what a request was about to do."""
         self.prepared.pop(req, None)
         self.speculating.pop(req, None)
-        self.let_go.pop(req, None)
-        self.verified.discard(req)
         self.mid_prefill.discard(req)
-
-    def copy(self, *, tokens: bool = True) -> "State":
-        """An independent copy, for exploring more than one continuation.
-
-        Without `tokens` both have the same sequences: neither may then add any to them.
-        """
-        other = State.__new__(State)
-        copied = vars(other)
-        copied.update(vars(self))
-        for name in _COPIED:
-            copied[name] = copied[name].copy()
-        other.store = self.store.copy()
-        other.tables = {record: table.copy() for record, table in self.tables.items()}
-        if self.memory is not None:
-            other.memory = self.memory.copy()
-        if tokens:
-            requests = self.requests.items()
-            other.requests = {req: request._replace(tokens=request.tokens.copy()) for req, request in requests}
-        return other
-
-
-_COPIED = tuple(
-    name
-    for name, value in vars(State(Config(1, 1, 1, 1))).items()
-    if isinstance(value, (dict, set)) and name != "tables"
-)
-"""The attributes that a copy of a state has of its own; `tables` are lists besides."""

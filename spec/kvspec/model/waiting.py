@@ -13,8 +13,7 @@ def open_session(state: State, op: OpenSession, answer: ObservedAnswer) -> None:
     """Open a session with an empty history and no slot."""
     if op.session in state.sessions:
         raise Refusal("OP-1", f"session {op.session} is open already")
-    answer.carried_out("SESS-4" if op.session in state.closed_late else "OP-1")
-    state.closed_late.discard(op.session)
+    answer.carried_out()
     state.sessions[op.session] = Session(Tokens(state.config.page_size))
 
 
@@ -38,8 +37,6 @@ def submit(state: State, op: Submit, answer: ObservedAnswer) -> None:
             raise Refusal("SESS-1", f"session {op.session} has a turn in flight: {session.turn}")
         if not tokens.extends(session.history):
             raise Refusal("SESS-6", f"the tokens of {op.req} do not begin with the history of session {op.session}")
-        state.checked["SESS-1"] += 1
-        state.checked["SESS-6"] += 1
     answer.carried_out(*(("OP-1",) if session is None else ("SESS-1", "SESS-6", "OP-1")))
     if op.session is not None and session is not None:
         state.sessions[op.session] = session._replace(turn=op.req)
@@ -84,19 +81,12 @@ def _lend(state: State, op: MatchPrefix, answer: ObservedAnswer, request: Reques
     again = request.record is not None
     answer.length("protected_len", "SESS-2" if again else "STORE-2", after.protected)
     answer.let_go(freed, "TAIL-1", states_rule="MAMBA-1")
-    state.checked["LEN-3"] += 1
 
     state.cut_table(record, tail.start)
     state.lengths[record] = after
     state.written[record] = min(state.written[record], after.committed)
     recurrent.cut_borders(state, record, after.committed)
     state.horizon[record] = len(request.tokens)
-    state.reached["tail freed"] += bool(freed)
-    if after.allocated < before.allocated and after.allocated % state.config.page_size:
-        state.reached["partial page kept"] += 1
-    state.reached["slot lent" if request.record is None else "lend repeated"] += 1
-    if not again:
-        state.transfer(record)
     slot = None if request.session is None else state.sessions[request.session].record
     lease = ownership.lend(ownership.Lease(slot or 0, request.record or 0))
     if request.session is not None:
@@ -111,7 +101,6 @@ def _give_up_slot(state: State, op: MatchPrefix, answer: ObservedAnswer, request
     if request.session is not None:
         state.sessions[request.session] = state.sessions[request.session]._replace(record=None)
     state.forget_record(record)
-    state.reached["slot given up"] += 1
 
 
 def _match_store(
@@ -126,5 +115,4 @@ def _match_store(
     answer.let_go(freed, "TAIL-1" if freed else "PAGE-1", states=states)
     answer.length("prefix_len", rule, prefix_len)
     answer.length("protected_len", rule, prefix_len)
-    state.reached["prefix matched"] += bool(prefix_len)
     state.requests[op.req] = request._replace(prefix_len=prefix_len)

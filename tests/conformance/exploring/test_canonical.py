@@ -12,7 +12,7 @@ from kvconform.exploring.canonical import Key, canonical, key
 from kvconform.exploring.expanding import carry_out
 from kvconform.exploring.moves import Node, choices
 from kvconform.exploring.search import Explored
-from kvconform.oracle import Model
+from kvconform.oracle import Model, NotedState
 from kvspec.events import Refusal
 from kvspec.model.records import Record
 from kvspec.model.state import State
@@ -30,7 +30,7 @@ def small() -> Explored:
 def nodes(scope: Scope, count: int, seed: int = 0) -> list[Node]:
     """States on a random walk through a scope, which begins anew where it ends."""
     draw, found, model = random.Random(seed), list[Node](), Model(scope.config)
-    node = start = Node(State(scope.config), frozenset())
+    node = start = Node(NotedState(scope.config), frozenset())
     while len(found) < count:
         options = list(choices(scope, node))
         if not options:

@@ -19,9 +19,9 @@ from kvconform.exploring.scope import OPTIONAL, SOMETIMES
 from kvconform.exploring.search import Explored
 from kvconform.gallery.finders import rule_of
 from kvconform.oracle import Model
+from kvconform.oracle.meaning import Memory
 from kvconform.proxy import RuleBroken
 from kvspec.events import Config
-from kvspec.model.meaning import Memory
 from tests.conformance.exploring.small import POOLS, SMALL, small_with
 
 pytestmark = pytest.mark.slow

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from kvcheck import Checker
-from kvconform.oracle import Model
+from kvconform.oracle import Model, NotedState
 from kvconform.oracle.fastpath import QuickModel
 from kvspec.events import (
     CacheUnfinished,
@@ -35,7 +35,6 @@ from kvspec.events import (
     Verify,
 )
 from kvspec.memory.events import Release
-from kvspec.model.state import State
 from kvspec.pages import Runs, expand
 from kvspec.rules import Violation
 
@@ -116,7 +115,7 @@ def traffic(config: Config, seed: int, ahead: int) -> list[Operation[Any]]:
     return done
 
 
-def told(state: State) -> dict[str, Any]:
+def told(state: NotedState) -> dict[str, Any]:
     """A state, to be compared; counters without what they never counted."""
     shown = {name: value for name, value in vars(state).items() if name not in ("store", "requests", "memory")}
     counters = {name: +Counter(shown[name]) for name in ("checked", "unchecked", "reached", "chosen")}
@@ -165,7 +164,7 @@ def test_a_batch_that_goes_on_comes_to_the_same_state(name: str, ahead: int, che
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_what_has_become_of_pages_is_seen_while_the_batch_goes_on(name: str) -> None:
-    def pages(state: State) -> tuple[object, ...]:
+    def pages(state: NotedState) -> tuple[object, ...]:
         return state.store.evictable, {**state.owner}, {**state.window_owner}, {**state.state_owner}
 
     watched, alone, went_on = Model(CONFIGS[name]), QuickModel(CONFIGS[name]), 0

@@ -10,14 +10,13 @@ import pytest
 
 from kvcli.main import run_command
 from kvconform.errors import InputError
-from kvconform.oracle import carry_out
+from kvconform.oracle import NotedState, carry_out
 from kvconform.traffic import mooncake, synthetic
 from kvconform.traffic.mooncake import Entry
 from kvconform.traffic.replay import Replay
 from kvref.manager import Manager
 from kvref.scheduler.policy import SchedulerConfig
 from kvspec.events import Config, Decode, Event, EvictAnswer, MatchAnswer, Operation, Preempt, Retract
-from kvspec.model.state import State
 from kvspec.tokens import Element, Tokens
 
 SMALL = Config(page_size=64, num_pages=75, num_rows=6, max_context_len=100_000)
@@ -62,7 +61,7 @@ def test_under_pressure_the_reference_breaks_no_rule(sessions: bool, mode: dict[
 def test_what_a_replay_counts_lets_decode_batches_go_on(sessions: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     one_by_one = Counter[type[Operation[Any]]]()
 
-    def carry(state: State, op: Event) -> None:
+    def carry(state: NotedState, op: Event) -> None:
         one_by_one[type(op)] += 1
         carry_out(state, op)
 
@@ -143,7 +142,7 @@ def test_the_law_judges_a_replay_on_request(
 ) -> None:
     arguments = ["replay", "mooncake", trace, "--sessions", "--overlap", "--num-pages", "200", "--limit", "10"]
     assert run_command([*arguments, "--memory-model"]) == 0
-    monkeypatch.setattr(State, "release_private", lambda state, record, pages: state.release_pages(pages))
+    monkeypatch.setattr(NotedState, "release_private", lambda state, record, pages: state.release_pages(pages))
     assert run_command(arguments) == 0
     assert run_command([*arguments, "--memory-model"]) == 1
     out = capsys.readouterr().out

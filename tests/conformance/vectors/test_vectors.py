@@ -11,7 +11,7 @@ from kvconform.features import lacks, needs, needs_of_config, under, vector_unde
 from kvconform.fuzzing.style import Chance
 from kvconform.fuzzing.swarm import swarm
 from kvconform.fuzzing.walks import Walker
-from kvconform.oracle import Model
+from kvconform.oracle import CHOICES, Model
 from kvconform.proxy import OracleProxy, RuleBroken
 from kvconform.traces.codec import read_vector
 from kvconform.traces.expect import Expect
@@ -34,7 +34,6 @@ from kvspec.events import (
     SnapshotAnswer,
     Submit,
 )
-from kvspec.model.state import CHOICES
 from kvspec.rules import Violation
 from tests.conformance.vectors.late import UntilTheCompletionAfter, UntilTheNextCompletion
 from tests.conformance.vectors.lazy import Lazy, NeverGivesBack

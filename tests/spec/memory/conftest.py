@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from kvcheck import Checker
+from kvconform.oracle.meaning import MakeChecker
 from kvspec.memory.events import Event
 from kvspec.memory.proofs import books, moves, page, terms
-from kvspec.model.meaning import MakeChecker
 from tests.spec.memory.once import Once
 from tests.spec.memory.stories import POOLS, Found
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from kvconform.oracle.meaning import MakeChecker
 from kvspec.memory import Pool
 from kvspec.memory.events import (
     Begin,
@@ -20,7 +21,6 @@ from kvspec.memory.events import (
     Unmap,
     Use,
 )
-from kvspec.model.meaning import MakeChecker
 from kvspec.rules import CODES
 from tests.spec.memory.stories import BROKEN, POOLS, RIGHT, Found, copy, mapped, of, read, table, take, write
 

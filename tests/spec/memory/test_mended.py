@@ -2,6 +2,7 @@
 
 import pytest
 
+from kvconform.oracle.meaning import MakeChecker
 from kvspec.memory import Pool
 from kvspec.memory.events import (
     Begin,
@@ -20,7 +21,6 @@ from kvspec.memory.events import (
     Unmap,
     Use,
 )
-from kvspec.model.meaning import MakeChecker
 from tests.spec.memory.stories import Found, of, plan, read, table, take, write
 
 CACHED = [take("a", 1), write(1, "a", 1, "x"), Publish("kv", [1], ["k"], ["x"]), Release("a", "kv", [1])]

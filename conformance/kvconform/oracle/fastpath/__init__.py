@@ -4,10 +4,9 @@
 step, as exploring does, gains nothing by it.
 """
 
-from kvconform.oracle import Model, carry_out
+from kvconform.oracle import Model, NotedState, carry_out
 from kvconform.oracle.fastpath.decode_batch import Steady
 from kvspec.events import Event
-from kvspec.model.state import State
 from kvspec.rules import Violation
 
 
@@ -15,18 +14,18 @@ class QuickModel(Model):
     """A model that takes decode steps together."""
 
     @property
-    def state(self) -> State:
+    def state(self) -> NotedState:
         """The state. A caller that changes it must have read it since the last step."""
         self._steady.settle()
         return self._state
 
     @state.setter
-    def state(self, state: State) -> None:
+    def state(self, state: NotedState) -> None:
         self._state = state
         self._steady = Steady(state)
 
     @property
-    def unsettled(self) -> State:
+    def unsettled(self) -> NotedState:
         """The same, but not to be changed, and behind a batch, which goes on: it has all of pages, not of requests."""
         return self._state
 

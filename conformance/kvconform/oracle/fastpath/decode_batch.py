@@ -11,7 +11,7 @@ does the same for the batch's memory events.
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from kvconform.oracle import Observed, check_refusal
+from kvconform.oracle import NotedState, Observed, check_refusal
 from kvconform.oracle.fastpath.effects import Onward, appends
 from kvspec.events import (
     CacheUnfinished,
@@ -30,7 +30,6 @@ from kvspec.events import (
 from kvspec.lengths import Lengths
 from kvspec.model.records import Passage, Prepared
 from kvspec.model.running import check_room
-from kvspec.model.state import State
 from kvspec.tokens import Tokens
 
 
@@ -49,7 +48,7 @@ class Member(NamedTuple):
 class Steady:
     """The decode batch of a state that goes on, if there is one."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: NotedState) -> None:
         """None yet."""
         self._state = state
         self._decoded: list[str] = []

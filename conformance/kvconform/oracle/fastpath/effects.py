@@ -6,8 +6,9 @@ that start a new page; `settle` adds the others.
 
 from kvcheck import Checker
 from kvcheck.appending import Appending
+from kvconform.oracle.meaning import FORWARD, Computed, Memory
 from kvspec.memory.events import Begin
-from kvspec.model.meaning import FORWARD, Books, Computed, Memory
+from kvspec.model.state import State
 
 
 def appends(memory: Memory) -> bool:
@@ -32,7 +33,7 @@ class Onward:
         """Records whose part in the next launch is emitted."""
         self._begun: dict[int, tuple[int, list[Begin]]] = {}
         """Launch in flight -> the step, and its operations as they were emitted."""
-        self._waiting: tuple[Books, int, int] | None = None
+        self._waiting: tuple[State, int, int] | None = None
         """The launch in flight and its step, if it is not emitted yet; the next other event emits it."""
         self._several = len(memory.passes([])) > 1
         """Whether a launch is several operations: each is emitted."""
@@ -53,7 +54,7 @@ class Onward:
         self._appending.leave(self._memory.names[record].table)
         self._whole[record] = None
 
-    def launch(self, state: Books, launch: int, step: int, opening: list[int]) -> None:
+    def launch(self, state: State, launch: int, step: int, opening: list[int]) -> None:
         """A step, counted from 1, is launched; records in `opening` begin a page.
 
         Raises:
@@ -77,7 +78,7 @@ class Onward:
             waiting, self._waiting = self._waiting, None
             self._begin(*waiting)
 
-    def _begin(self, state: Books, launch: int, step: int) -> None:
+    def _begin(self, state: State, launch: int, step: int) -> None:
         memory = self._memory
         memory.launch(state, launch, self._parts(self._whole, step))
         self._begun[launch] = step, [event for event in memory.pending if isinstance(event, Begin)]

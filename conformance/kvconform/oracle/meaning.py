@@ -1,8 +1,9 @@
 """The memory events of each operation, and the memory checker that follows them.
 
-The model's own primitives (take pages, release them, publish, evict, lend, ...) call the method of the same name here,
-if the state has a `Memory`; each method emits the events of its primitive. A step that conforms to the request level
-never breaks the memory model: the explorer, the fuzzer and all other checks of the model check that.
+The changes of a state (`notes`: take pages, release them, publish, drop, lend, ...) call the method of the same name
+here; each says state has a `Memory`; each method emits the events of its changes mean. A step that conforms
+above the request level
+never breaks the memory model: the explorer, the fuzzer and all other checks of the model model check that.
 
     pool      a page of it                          held by
     pages     a page of tokens                      the record; the owner of a lock holds all pages of its prefix
@@ -46,10 +47,10 @@ from kvspec.memory.events import (
     Unmap,
     Use,
 )
-from kvspec.model.records import Record, Request
+from kvspec.model.state import State
 from kvspec.pages import ceil_align, ceil_pages
 from kvspec.rules import Violation
-from kvspec.store import ROOT, PrefixStore, Publication
+from kvspec.store import ROOT, Publication
 from kvspec.tokens import PrefixKey
 from kvspec.window import attended_from
 
@@ -97,19 +98,6 @@ def pools(config: Config) -> dict[str, Pool]:
     if config.num_states:
         made["states"] = pool(1, config.num_states)
     return made
-
-
-class Books(Protocol):
-    """The part of the model's state that is read here, by the same names."""
-
-    store: PrefixStore
-    requests: dict[str, Request]
-    records: dict[int, Record]
-    tables: dict[int, list[int]]
-    owner: dict[int, int | PrefixKey]
-    window_of: dict[int, int]
-    window_owner: dict[int, int]
-    readers: dict[int, tuple[int, ...]]
 
 
 class Names(NamedTuple):
@@ -202,7 +190,7 @@ class Memory:
         if found:
             self.pending.append(Share(holder, pool, [*found], [key.hex() for key in found.values()], pin))
 
-    def begin(self, state: Books, record: int, row: int, locked: PrefixKey) -> None:
+    def begin(self, state: State, record: int, row: int, locked: PrefixKey) -> None:
         """A record begins with a row and a locked prefix."""
         self.names[record] = names = Names(f"{record}.1", f"table {record}", f"row {record}")
         self.take(names.holder, "rows", [row])
@@ -214,7 +202,7 @@ class Memory:
             self._write_row(record, 0, list(path))
         self._lock(state, names.holder, ROOT, locked)
 
-    def _lock(self, state: Books, holder: str, old: PrefixKey, new: PrefixKey, own: Iterable[int] = ()) -> None:
+    def _lock(self, state: State, holder: str, old: PrefixKey, new: PrefixKey, own: Iterable[int] = ()) -> None:
         """A lock moves: what it covers of the window and of the states. `own` are window pages that were private."""
         if not (self.config.sliding_window or self.config.num_states):
             return
@@ -260,16 +248,16 @@ class Memory:
         self.names[record] = names = Names(f"{name}.{int(stretch) + 1}", table, row)
         self.pending.append(Transfer(holder, names.holder))
 
-    def take_states(self, state: Books, record: int, req: str, early: tuple[int, ...], new: list[int]) -> None:
+    def take_states(self, state: State, record: int, early: Mapping[int, object], new: list[int]) -> None:
         """A record gets its state slots, `early` from its waiting request, and begins from a cached state or none."""
         holder, found = self.names[record].holder, state.store.states.get(state.records[record].locked)
-        if early:
-            self.pending.append(Transfer(waiting(req), holder, "states", [*early]))
+        for slot, req in early.items():
+            self.pending.append(Transfer(waiting(str(req)), holder, "states", [slot]))
         self.take(holder, "states", new)
         reads = [] if found is None else [Use(None, "states", [found], holder=holder)]
         self._queue([Use(None, "states", [*early, *new], holder=holder)], reads)
 
-    def publish_state(self, state: Books, record: int, key: PrefixKey, slot: int, new: int | None) -> None:
+    def publish_state(self, state: State, record: int, key: PrefixKey, slot: int, new: int | None) -> None:
         """The store takes a state slot of a record; `new` is the free one that the record has got for it."""
         holder = self.names[record].holder
         if new is not None:
@@ -281,7 +269,7 @@ class Memory:
             if found.locked == key:
                 self._share(self.names[other].holder, "states", {slot: key}, pin=True)
 
-    def launch(self, state: Books, launch: int, parts: list[Computed]) -> None:
+    def launch(self, state: State, launch: int, parts: list[Computed]) -> None:
         """A forward pass computes positions `start` to `end` of some records, and reads all before them."""
         *copies, (reads, writes) = self.passes(parts)
         for rows, _ in copies:
@@ -308,7 +296,7 @@ class Memory:
             return [(rows, []), (reads, writes)]
         return [(rows + reads, writes)]
 
-    def _window(self, state: Books, record: int, start: int, end: int, reads: list[Use], writes: list[Use]) -> None:
+    def _window(self, state: State, record: int, start: int, end: int, reads: list[Use], writes: list[Use]) -> None:
         size, holder = self.config.page_size, self.names[record].holder
         nearest = attended_from(start, self.config.sliding_window)
         indices = range(nearest // size, ceil_pages(end, size))
@@ -332,7 +320,7 @@ class Memory:
         self.release(LAUNCHES, "rows", rows)
 
     def publish(
-        self, state: Books, record: int, first: int, plan: Publication, old: PrefixKey, tombstones: list[int]
+        self, state: State, record: int, first: int, plan: Publication, old: PrefixKey, tombstones: list[int]
     ) -> None:
         """A record's pages from page index `first` on became the store's, or gave way to those that it had."""
         holder, table, _ = self.names[record]
@@ -370,7 +358,7 @@ class Memory:
         if taken:
             self.pending.append(Publish(pool, [*taken.values()], [key.hex() for key in taken], labels))
 
-    def drop(self, pool: str, keys: dict[PrefixKey, int]) -> None:
+    def drop(self, pool: str, keys: Mapping[PrefixKey, int]) -> None:
         """Pages leave the store."""
         if keys:
             self.pending.append(Drop(pool, [*keys.values()], [key.hex() for key in keys]))
@@ -381,7 +369,7 @@ class Memory:
         self._write_sides((page, 0) for page in pages.values())
 
     def forget(
-        self, state: Books, record: int, row: int, locked: PrefixKey, states: tuple[int, ...], sides: dict[int, int]
+        self, state: State, record: int, row: int, locked: PrefixKey, states: tuple[int, ...], sides: dict[int, int]
     ) -> None:
         """A record ends: its tables, its pages, its lock, its row, its state slots; `sides` of its private pages."""
         self.release_sides(record, sides)
@@ -396,7 +384,7 @@ class Memory:
         self.release(holder, "rows", [row])
         self.pending.append(EndHolder(holder))
 
-    def idle(self, state: Books) -> None:
+    def idle(self, state: State) -> None:
         """No request has a record."""
         keepers = [ENGINE, LAUNCHES, *map(waiting, state.requests)]
         self.pending.append(Idle(keepers + [self.names[record].holder for record in state.records]))
@@ -407,7 +395,7 @@ def waiting(req: str) -> str:
     return f"waiting {req}"
 
 
-def reach(state: Books, locked: PrefixKey) -> dict[int, PrefixKey]:
+def reach(state: State, locked: PrefixKey) -> dict[int, PrefixKey]:
     """The window pages that a lock covers."""
     sides: dict[int, PrefixKey] = {}
     for key in state.store.in_reach(locked):

@@ -1,0 +1,402 @@
+"""The model's state, and the oracle's notes beside it: counts, and what only decides which rule a wrong answer breaks.
+
+`NotedState` hears of each change that the model makes (take pages, release them, publish, drop, ...), and reports it to
+the memory below, if there is one. A whole operation is noted by the function of its kind in `NOTES`: it looks before the
+operation is carried out, and once more after that.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvconform.oracle.meaning import Memory, waiting
+from kvspec import events
+from kvspec.events import Config
+from kvspec.model.state import WITHHELD, State
+from kvspec.store import Publication
+from kvspec.tokens import PrefixKey, Tokens
+
+CHOICES = (
+    "more evicted than asked",
+    "some of several evicted",
+    "window kept longer",
+    "window left when publishing",
+    "chunk not published",
+    "row not withheld",
+    "row withheld longer",
+    "first turn published early",
+    "tokens sampled by the engine",
+    "turn counted as its session's",
+    "overshoot published",
+    "refused by an estimate",
+)
+"""Choices that an implementation may make otherwise than the specification itself (`NotedState.chosen`). After one,
+numbers that were worked out beforehand need not be those of the implementation."""
+
+Counts = defaultdict[str, int]
+
+
+def _no_counts() -> Counts:
+    return defaultdict(int)
+
+
+@dataclass(eq=False, repr=False)
+class NotedState(State):
+    """The whole state of the specified system, and what is noted on the way."""
+
+    memory: Memory | None = None
+    """It takes the memory events of the changes."""
+    checked: Counts = field(default_factory=_no_counts)
+    unchecked: Counts = field(default_factory=_no_counts)
+    unreported: set[tuple[str, str]] = field(default_factory=set)
+    """Rules that were not checked for want of a field of an answer, and that field."""
+    reached: Counts = field(default_factory=_no_counts)
+    chosen: Counts = field(default_factory=_no_counts)
+    """How often an implementation made which of the CHOICES."""
+    closed_late: set[str] = field(default_factory=set)
+    """Names of sessions that are gone, and whose close has waited for a turn: who has lost it refuses them."""
+    verified: set[str] = field(default_factory=set)
+    """Running requests whose committed length a verify has moved."""
+    let_go: dict[str, int] = field(default_factory=dict)
+    """Request that waits since a retract -> the row that it had: it must not bring that row again (ROW-4)."""
+    batch_refused: bool = False
+    """Whether a prefill batch was refused since the free rows were reported last: those that it kept (ROW-3)."""
+    virtual_page: int = 0
+    """The last invented page: pages that no answer named are negative."""
+    virtual_row: int = 0
+    """The last invented row, negative too."""
+
+    def speculates_ahead(self, req: str) -> bool:
+        """Whether a request has prepared or launched a step before the one before it is verified (SPEC-2)."""
+        return len(self.speculating.get(req, ())) + (req in self.prepared) > 1
+
+    # Changes of the state
+
+    def begin_record(self, tokens: Tokens, row: int, prefix_len: int, seq_len: int) -> int:
+        """A record begins."""
+        record = super().begin_record(tokens, row, prefix_len, seq_len)
+        if self.memory is not None:
+            self.memory.begin(self, record, row, self.records[record].locked)
+        return record
+
+    def forget_record(self, record: int) -> None:
+        """A record ends."""
+        row, locked, states, _ = self.records[record]
+        if self.memory is not None:
+            self.memory.forget(self, record, row, locked, states, self.sides_behind(self.private(record)))
+        super().forget_record(record)
+        if self.rows.get(row) == WITHHELD:
+            self.reached["row withheld"] += 1
+        elif not self.config.withholds_rows and self.in_flight(record):
+            self.chosen["row not withheld"] += 1
+
+    def take_pages(self, record: int, pages: list[int], window_pages: list[int]) -> None:
+        """Free pages become a record's own."""
+        if self.memory is not None and pages:
+            self.memory.take_pages(record, len(self.tables[record]), pages, window_pages)
+        super().take_pages(record, pages, window_pages)
+
+    def release_private(self, record: int, pages: list[int]) -> None:
+        """Private pages become free."""
+        if self.memory is not None:
+            self.memory.release_pages(record, pages, self.sides_behind(pages))
+        super().release_private(record, pages)
+
+    def cut_table(self, record: int, index: int) -> None:
+        """A block table ends earlier."""
+        if self.memory is not None:
+            self.memory.cut(record, index)
+        super().cut_table(record, index)
+
+    def leave_behind(self, record: int, until: int, pages: list[int]) -> None:
+        """A cursor moves on."""
+        if self.memory is not None:
+            self.memory.release_sides(record, self.sides_behind(pages))
+        super().leave_behind(record, until, pages)
+        self.reached["window evicted"] += bool(pages)
+
+    def take_states(self, record: int, slots: Sequence[int]) -> None:
+        """State slots become a record's own."""
+        if self.memory is not None and slots:
+            early = {slot: self.state_owner[slot] for slot in slots if slot in self.state_owner}
+            new = [slot for slot in slots if slot not in early]
+            self.memory.take_states(self, record, early, new)
+        super().take_states(record, slots)
+
+    def publish(self, record: int, plan: Publication) -> None:
+        """Pages go to the store."""
+        first, locked = self.lengths[record].protected // self.config.page_size, self.records[record].locked
+        tombstones = [self.store.pages[key] for key, _ in plan.exchanged]
+        super().publish(record, plan)
+        if self.memory is not None:
+            self.memory.publish(self, record, first, plan, locked, tombstones)
+        self.checked["DATA-1"] += len(plan.inserted)
+        self.reached["duplicate dropped"] += bool(plan.duplicates)
+        self.reached["prefix published"] += bool(plan.inserted)
+        self.reached["tombstone revived"] += bool(plan.revived or plan.exchanged)
+
+    def publish_state(self, record: int, key: PrefixKey, slot: int, new: int | None = None) -> None:
+        """A state goes to the store."""
+        if self.memory is not None:
+            self.memory.publish_state(self, record, key, slot, new)
+        super().publish_state(record, key, slot, new)
+        self.reached["state published"] += 1
+
+    def drop(self, keys: Mapping[PrefixKey, int], losing: Sequence[PrefixKey]) -> None:
+        """Pages leave the store."""
+        if self.memory is not None:
+            self.memory.drop("pages", keys)
+        super().drop(keys, losing)
+
+    def drop_sides(self, window_pages: Iterable[int]) -> None:
+        """Window pages leave the store."""
+        if self.memory is not None:
+            behind = [self.window_owner[window_page] for window_page in window_pages]
+            self.memory.drop_sides({self.owner[page]: page for page in behind}, self.window_of)
+        super().drop_sides(window_pages)
+
+    def drop_states(self, slots: Iterable[int]) -> None:
+        """States leave the store."""
+        if self.memory is not None:
+            self.memory.drop("states", {key: slot for key, slot in self.store.states.items() if slot in slots})
+        super().drop_states(slots)
+
+    def drop_prepared(self, req: str) -> None:
+        """A request runs no more."""
+        super().drop_prepared(req)
+        self.let_go.pop(req, None)
+        self.verified.discard(req)
+
+    def hand_over(self, record: int) -> None:
+        """A session slot has lent its record to a turn, or got it back."""
+        if self.memory is not None:
+            self.memory.transfer(record)
+
+    def give_back(self, req: str, slot: int) -> None:
+        """The state slot of a waiting request has become free."""
+        if self.memory is not None:
+            self.memory.release(waiting(req), "states", [slot])
+        self.reached["state given back"] += 1
+
+    def copy(self, *, tokens: bool = True) -> "NotedState":
+        """An independent copy, for exploring more than one continuation.
+
+        Without `tokens` both have the same sequences: neither may then add any to them.
+        """
+        other = NotedState.__new__(NotedState)
+        copied = vars(other)
+        copied.update(vars(self))
+        for name in _COPIED:
+            copied[name] = copied[name].copy()
+        other.store = self.store.copy()
+        other.tables = {record: table.copy() for record, table in self.tables.items()}
+        if self.memory is not None:
+            other.memory = self.memory.copy()
+        if tokens:
+            requests = self.requests.items()
+            other.requests = {req: request._replace(tokens=request.tokens.copy()) for req, request in requests}
+        return other
+
+
+_COPIED = tuple(
+    name
+    for name, value in vars(NotedState(Config(1, 1, 1, 1))).items()
+    if isinstance(value, (dict, set)) and name != "tables"
+)
+"""The attributes that a copy of a state has of its own; `tables` are lists besides."""
+
+
+def _open_session(state: NotedState, op: events.OpenSession) -> Iterator[None]:
+    yield
+    state.closed_late.discard(op.session)
+
+
+def _match_prefix(state: NotedState, op: events.MatchPrefix) -> Iterator[None]:
+    request = state.requests.get(op.req)
+    if request is None:
+        yield
+        return
+    slot = None if request.session is None else state.sessions[request.session].record
+    record = slot if request.record is None else request.record
+    lengths, written = (None, 0) if record is None else (state.lengths[record], state.written[record])
+    yield
+    if record is None or lengths is None or record not in state.records:
+        state.reached["slot given up"] += record is not None
+        state.reached["prefix matched"] += bool(state.requests[op.req].prefix_len)
+        return
+    allocated, page_size = state.lengths[record].allocated, state.config.page_size
+    state.checked["LEN-3"] += 1
+    state.reached["tail freed"] += len(state.tables[record]) * page_size < lengths.allocated
+    state.reached["partial page kept"] += allocated < lengths.allocated and allocated % page_size > 0
+    state.reached["slot lent" if request.record is None else "lend repeated"] += 1
+    gone_back = state.config.num_states > 0 and written > min(lengths.committed, len(request.tokens) - 1)
+    state.reached["resumed at a page border"] += gone_back
+    if request.record is None:
+        state.hand_over(record)
+
+
+def _extend(state: NotedState, op: events.Extend) -> Iterator[None]:
+    continuing = {*state.mid_prefill}
+    yield
+    names = {req for req, _ in op.reqs}
+    state.reached["last chunk beside a first chunk"] += (names & continuing and state.mid_prefill - continuing) != set()
+    if not state.config.withholds_rows and state.flights:
+        begun = [state.requests[req].record for req in names - continuing]
+        state.chosen["row not withheld"] += sum(record is not None and state.in_flight(record) for record in begun)
+
+
+def _decode(state: NotedState, op: events.Decode) -> Iterator[None]:
+    yield
+    if state.speculating:
+        state.checked["SPEC-2"] += len(state.speculating.keys() & op.reqs)
+
+
+def _launch(state: NotedState, op: events.Launch) -> Iterator[None]:
+    prepared = state.prepared if state.memory is None else state.prepared.copy()
+    yield
+    passages = state.flights[op.launch]
+    state.reached["launch overlapped"] += len(state.flights) > 1
+    if state.memory is not None:
+        parts = [(passage.record, prepared[passage.req].start, prepared[passage.req].end) for passage in passages]
+        state.memory.launch(state, op.launch, parts)
+
+
+def _complete(state: NotedState, op: events.Complete) -> Iterator[None]:
+    passages = state.flights.get(op.launch, ())
+    yield
+    state.checked["LAUNCH-1"] += 1
+    state.chosen["tokens sampled by the engine"] += op.sampled != op.tokens
+    if state.memory is not None:
+        withheld = passages if state.config.withholds_rows else ()
+        state.memory.complete(op.launch, [passage.row for passage in withheld if passage.row not in state.rows])
+
+
+def _verify(state: NotedState, op: events.Verify) -> Iterator[None]:
+    yield
+    state.verified.add(op.req)
+    state.reached["overshoot"] += len(op.tokens) < op.accepted
+
+
+def _cache_unfinished(state: NotedState, op: events.CacheUnfinished) -> Iterator[None]:
+    request = state.requests.get(op.req)
+    before = None if request is None or request.record is None else state.lengths[request.record]
+    yield
+    config = state.config
+    assert request is not None and request.record is not None and before is not None
+    published = state.lengths[request.record].protected
+    waits = op.chunked and config.first_turn_chunks == "private"
+    keeps_out = request.session is not None and (request.resumed or waits) and config.prefix_cache
+    left = op.chunked and config.prefix_cache and not keeps_out and request.seq_len - published >= config.page_size
+    state.reached["session kept out of the store"] += keeps_out
+    state.chosen["chunk not published"] += left
+    early = op.chunked and request.session is not None and published > before.protected
+    state.chosen["first turn published early"] += early
+    if config.sliding_window and op.obs is not None and op.obs.evicted_len is not None:
+        state.checked["SWA-2"] += 1
+        state.chosen["window left when publishing"] += 1
+
+
+def _finish(state: NotedState, op: events.Finish) -> Iterator[None]:
+    request = state.requests.get(op.req)
+    if request is None or request.record is None:
+        yield
+        return
+    record, session = request.record, request.session
+    beyond = state.lengths[record].committed - len(request.tokens)
+    yield
+    if session is None:
+        state.chosen["overshoot published"] += beyond > 0 and state.config.overshoot == "published"
+    elif session in state.sessions:
+        state.hand_over(record)
+    else:
+        _close_late(state, session)
+
+
+def _close_late(state: NotedState, session: str) -> None:
+    """A session is gone whose close has waited for its turn."""
+    state.closed_late.add(session)
+    state.reached["deferred close done"] += 1
+
+
+def _retract(state: NotedState, op: events.Retract) -> Iterator[None]:
+    request = state.requests.get(op.req)
+    row = 0 if request is None or request.record is None else state.records[request.record].row
+    yield
+    assert request is not None and request.record is not None
+    state.let_go[op.req] = row
+    state.reached["request retracted" if request.session is None else "turn retracted"] += 1
+    if request.session is not None:
+        state.hand_over(request.record)
+
+
+def _abort(state: NotedState, op: events.Abort) -> Iterator[None]:
+    request = state.requests.get(op.req)
+    session = None if request is None or request.session is None else state.sessions[request.session]
+    yield
+    assert request is not None
+    record = session.record if session is not None and request.record is None else request.record
+    if record is not None and record not in state.records:
+        state.reached["running request aborted"] += 1
+    elif request.record is not None:
+        state.hand_over(request.record)
+        state.reached["lend ended by abort"] += 1
+    elif request.state is not None:
+        state.give_back(op.req, request.state)
+    if request.session is not None and request.session not in state.sessions:
+        _close_late(state, request.session)
+
+
+def _close_session(state: NotedState, op: events.CloseSession) -> Iterator[None]:
+    session = state.sessions.get(op.session)
+    yield
+    state.reached["close deferred"] += op.session in state.sessions
+    gone = session is not None and session.record is not None and op.session not in state.sessions
+    state.reached["idle session closed"] += gone
+
+
+def _preempt(state: NotedState, op: events.Preempt) -> Iterator[None]:
+    yield
+    state.reached["slot preempted"] += 1
+
+
+def _take_state(state: NotedState, op: events.TakeState) -> Iterator[None]:
+    yield
+    slot = state.requests[op.req].state
+    state.reached["state without a row"] += 1
+    if state.memory is not None and slot is not None:
+        state.memory.take(waiting(op.req), "states", [slot])
+
+
+def _free_state(state: NotedState, op: events.FreeState) -> Iterator[None]:
+    request = state.requests.get(op.req)
+    yield
+    if request is not None and request.state is not None:
+        state.give_back(op.req, request.state)
+
+
+def _report(state: NotedState, op: events.Report) -> Iterator[None]:
+    yield
+    if state.memory is not None and op.mode == "idle":
+        state.memory.idle(state)
+
+
+NOTES: dict[type[events.Event], Callable[[NotedState, Any], Iterator[None]]] = {
+    events.OpenSession: _open_session,
+    events.MatchPrefix: _match_prefix,
+    events.Extend: _extend,
+    events.Decode: _decode,
+    events.Launch: _launch,
+    events.Complete: _complete,
+    events.Verify: _verify,
+    events.CacheUnfinished: _cache_unfinished,
+    events.Finish: _finish,
+    events.Retract: _retract,
+    events.Abort: _abort,
+    events.CloseSession: _close_session,
+    events.Preempt: _preempt,
+    events.TakeState: _take_state,
+    events.FreeState: _free_state,
+    events.Report: _report,
+}
+"""The notes of each kind of operation."""
