@@ -1,8 +1,8 @@
 """The model's state, and the oracle's notes beside it: counts, and what only decides which rule a wrong answer breaks.
 
 `NotedState` hears of each change that the model makes (take pages, release them, publish, drop, ...), and reports it to
-the memory below, if there is one. A whole operation is noted by the function of its kind in `NOTES`: it looks before the
-operation is carried out, and once more after that.
+the memory below, if there is one. A whole operation is noted by the function of its kind in `NOTES`, which looks before
+the operation is carried out, and once more after that.
 """
 
 from collections import defaultdict
