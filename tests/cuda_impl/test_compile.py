@@ -14,6 +14,7 @@ SHOWN_FOR = "3.7.1"
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_kernels_compile_and_spill_nothing() -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(ROOT / "build" / "triton")}
     command = [sys.executable, "-m", "tests.cuda_impl.compiled"]

@@ -87,6 +87,7 @@ def test_the_toy_without_its_bug_conforms(folder: Path, capsys: pytest.CaptureFi
     assert cli.run_command(["fuzz", *arguments]) == console.CONFORMS
 
 
+@pytest.mark.long
 def test_the_written_test_of_an_adapter_passes_without_the_bug(folder: Path) -> None:
     start("adapter")
     written = folder / "test_kv_cache.py"

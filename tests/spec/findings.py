@@ -15,6 +15,7 @@ import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -240,6 +241,7 @@ def _judge(model: Model, op: Any, change: str) -> Outcome:
     counted = {
         (counter, name): times - before[counter].get(name, BEFORE)
         for counter, now in _counts(model.state).items()
+        if now != before[counter]
         for name, times in now.items()
         if times != before[counter].get(name, BEFORE)
     }
@@ -326,6 +328,7 @@ class Kinds:
         return "\n".join(parts)
 
 
+@cache
 def _plain(text: str) -> str:
     """`text` without numbers, and without lengths of lists."""
     text = re.sub(r"b'[^']*'|b\"[^\"]*\"", "#", text)

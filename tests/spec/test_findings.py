@@ -5,7 +5,7 @@ import pytest
 from tests.spec.findings import FILE, Kinds, Outcome, Source, golden, names, source, summary, text
 from tests.spec.oddities import oddities
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 CHANGED = (
     "what the model says has changed: "

@@ -149,6 +149,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> RequestReport:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_seeds_bugs_show_in_the_release_that_has_them(report: RequestReport) -> None:
     by_rule = {(one.rule, one.explanation) for one in report.found}
     assert ("SESS-3", "double-count") in by_rule
