@@ -1,4 +1,4 @@
-"""Tests of a mutation run only: verdicts of the model are judged, and not compared with `findings.txt`.
+"""Tests of a mutation run only: verdicts of the model are judged, and not compared with `verdicts`.
 
 `tests/spec/test_findings.py` does both at once.
 """

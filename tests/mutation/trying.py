@@ -104,18 +104,18 @@ class Score:
         if item is None:
             how = "survived"
         elif item.nodeid.startswith(self.settings.golden):
-            how = "only findings.txt"
+            how = "only verdicts"
         else:
             how = "a test hangs" if hung else "noticed"
         self.noticed[how] += 1
-        if how in ("survived", "only findings.txt"):
+        if how in ("survived", "only verdicts"):
             difference = lines.difference(mutant.original, mutant.changed)
             print(f"{how}: {mutant.name}", *difference, sep="\n    ", flush=True)
         if self.tried % 100 == 0:
             print(f"... {self.tried} of {self.mutants} tried", flush=True)
 
     def show(self) -> None:
-        """Print the score, with `findings.txt` and without."""
+        """Print the score, with `verdicts` and without."""
         drawn = (
             ""
             if self.tried + self.left_out.total() == self.mutants
@@ -126,8 +126,8 @@ class Score:
             print(f"{count} more that were drawn are not tried: {why}")
         own = self.noticed["noticed"] + self.noticed["a test hangs"]
         if self.settings.golden:
-            with_it = own + self.noticed["only findings.txt"]
-            print(f"noticed with findings.txt: {with_it} of {self.tried} ({100 * with_it / max(1, self.tried):.1f} %)")
+            with_it = own + self.noticed["only verdicts"]
+            print(f"noticed with the verdicts: {with_it} of {self.tried} ({100 * with_it / max(1, self.tried):.1f} %)")
             print(f"noticed without it: {own} of {self.tried} ({100 * own / max(1, self.tried):.1f} %)")
         else:
             print(f"noticed: {own} of {self.tried} ({100 * own / max(1, self.tried):.1f} %)")

@@ -1,12 +1,12 @@
-"""What the model says of right and wrong answers, written down: `findings.txt` is the file to read and to compare with.
+"""The oracle's verdicts on right and wrong answers, written down in `verdicts`, a file for each operation.
 
-    python -m tests.spec.findings            # writes findings.txt anew, from the root of the repository
+    python -m tests.spec.findings            # writes the files anew, from the root of the repository
     python -m tests.spec.findings NAME       # prints everything that is tried in one vector or walk
 
 Every embedded vector and a few random walks are carried out on the model. On the way, in each state, copies of the
 model are told the right answer changed in every way of `tries`, and now and then operations of every kind are tried.
-The file shows each *kind* of verdict once, by its first example, with the changes that lead to it. All verdicts of a
-vector, the states that they lead to and what was counted are summed up in a digest, so that nothing changes unseen.
+A file shows each *kind* of verdict once, by its first example, with the changes that lead to it. All verdicts of a
+vector are summed up in a digest in `sources.txt`, so that nothing changes unseen.
 """
 
 import copy
@@ -34,7 +34,9 @@ from kvspec.rules import RULES, Violation
 from tests.spec import tries
 from tests.walk import RandomDraw, proposals
 
-FILE = Path(__file__).with_name("findings.txt")
+FOLDER = Path(__file__).with_name("verdicts")
+SOURCES = "sources"
+"""The file with a line for each vector and walk; the others are named after operations."""
 WALKS = 18
 STEPS = 40
 """Operations of a walk."""
@@ -317,15 +319,14 @@ class Kinds:
         )
         changes.setdefault(_plain(outcome.change))
 
-    def __str__(self) -> str:
-        """A paragraph for each operation, in alphabetic order."""
-        parts = []
-        for tag, kinds in sorted(self._kinds.items()):
-            lines = [tag, "=" * len(tag), ""]
-            for _, (example, changes) in sorted(kinds.items()):
-                lines += [example, *(f"    - {change}" for change in changes), ""]
-            parts.append("\n".join(lines))
-        return "\n".join(parts)
+    def texts(self) -> dict[str, str]:
+        """The text of each operation's file, by its name."""
+        return {tag: "\n".join(_paragraphs(kinds)) for tag, kinds in self._kinds.items()}
+
+
+def _paragraphs(kinds: dict[tuple[str, str], tuple[str, dict[str, None]]]) -> Iterator[str]:
+    for _, (example, changes) in sorted(kinds.items()):
+        yield "\n".join([example, *(f"    - {change}" for change in changes), ""])
 
 
 @cache
@@ -340,33 +341,33 @@ def _plain(text: str) -> str:
     return text.replace("[]", "[#]")
 
 
-HEAD = """\
-Written by `python -m tests.spec.findings`; its docstring says how. Read the difference before you commit it.
-
-"""
-SUMMARIES = "Everything that was tried\n=========================\n\n"
+def texts(kinds: Kinds, lines: list[str]) -> dict[str, str]:
+    """The files, by their names."""
+    return kinds.texts() | {SOURCES: "\n".join(lines) + "\n"}
 
 
-def text(kinds: Kinds, lines: list[str]) -> str:
-    """The whole file."""
-    return f"{HEAD}{kinds}\n{SUMMARIES}" + "\n".join(lines) + "\n"
+def written() -> dict[str, str]:
+    """The committed files."""
+    return {path.stem: path.read_text() for path in FOLDER.glob("*.txt")}
 
 
 def golden() -> dict[str, str]:
     """The committed line of each source, by its name."""
-    lines = FILE.read_text().partition(SUMMARIES)[2].splitlines()
-    return {line.split(":")[0]: line for line in lines}
+    return {line.split(":")[0]: line for line in written()[SOURCES].splitlines()}
 
 
 def main(chosen: list[str]) -> None:
-    """Write the file, or print what is tried in some sources."""
+    """Write the files, or print what is tried in some sources."""
     if chosen:
         for name in chosen:
             print(*outcomes(source(name)), sep="\n")
         return
     kinds = Kinds()
     lines = [summary(source(name), kinds.add) for name in names()]
-    FILE.write_text(text(kinds, lines))
+    for path in FOLDER.glob("*.txt"):
+        path.unlink()
+    for name, text in texts(kinds, lines).items():
+        (FOLDER / f"{name}.txt").write_text(text)
 
 
 if __name__ == "__main__":

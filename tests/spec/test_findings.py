@@ -1,19 +1,19 @@
-"""What the model says of right and wrong answers is what `findings.txt` says, to the letter."""
+"""The oracle's verdicts on right and wrong answers are those in `verdicts`, to the letter."""
 
 import pytest
 
-from tests.spec.findings import FILE, Kinds, Outcome, Source, golden, names, source, summary, text
+from tests.spec.findings import Kinds, Outcome, Source, golden, names, source, summary, texts, written
 from tests.spec.oddities import oddities
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 CHANGED = (
     "what the model says has changed: "
-    "run `python -m tests.spec.findings` and read the difference of tests/spec/findings.txt"
+    "run `python -m tests.spec.findings` and read the difference of tests/spec/verdicts"
 )
 
 
-def test_the_model_says_what_findings_txt_says_and_nothing_odd() -> None:
+def test_the_oracle_says_what_is_written_and_nothing_odd() -> None:
     """One test, since the whole file is about all sources together."""
     kinds, lines, known = Kinds(), dict[str, str](), golden()
     for name in names():
@@ -27,4 +27,4 @@ def test_the_model_says_what_findings_txt_says_and_nothing_odd() -> None:
         lines[name] = summary(told, see)
         assert odd == [] or "blind" in name, f"{name}: what nobody told the model before is not judged now"
         assert lines[name] == known.get(name), f"{name}: {CHANGED}"
-    assert text(kinds, list(lines.values())) == FILE.read_text(), CHANGED
+    assert texts(kinds, list(lines.values())) == written(), CHANGED
