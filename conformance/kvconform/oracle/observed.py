@@ -25,8 +25,6 @@ _MORE = 64
 _FREED = {"pages": "freed", "window": "window_freed", "states": "states_freed"}
 _EVICTED = {"window": "window_evicted", "states": "states_evicted"}
 """Pool -> the answer field for its evictions."""
-_CUT_SHORT = {"SWA-4": "match cut short by a tombstone", "MAMBA-3": "match ends where a state is"}
-"""By which rule a match of the store is shorter than what is cached."""
 
 
 class Observed:
@@ -80,8 +78,9 @@ class Observed:
         rules = (rule, "LEN-2") if part == "protected_len" else (rule,)
         for one in reversed(rules) if (observed or 0) % self._state.config.page_size else rules:
             check_length(self._state, one, part, due, observed)
-        if part == "protected_len" and rule in _CUT_SHORT:
-            self._state.reached[_CUT_SHORT[rule]] += 1
+        if part == "protected_len":
+            self._state.reached["match cut short by a tombstone"] += rule == "SWA-4"
+            self._state.reached["match ends where a state is"] += rule == "MAMBA-3"
 
     def choice(self, part: str, otherwise: int, /) -> int:
         """A number that is free to choose."""

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-import kvspec.model
+import kvconform.oracle
 from kvconform.exploring import SCOPES, Arrival, Scope, exhaust
 from kvconform.exploring.checkpoint import Checkpoint
 from kvconform.exploring.report import brief, exhaust_and_show, show_explored
@@ -51,8 +51,8 @@ def test_every_trace_to_something_reached_shows_it_at_its_end(small: Explored, p
         assert model.state.reached[label]
 
 
-def test_what_is_worth_reaching_is_what_the_model_counts() -> None:
-    folder = Path(kvspec.model.__file__).parent
+def test_what_is_worth_reaching_is_what_the_oracle_counts() -> None:
+    folder = Path(kvconform.oracle.__file__).parent
     source = "".join(path.read_text() for path in folder.glob("*.py"))
     counted = {label for line in re.findall(r"reached\[(.*?)\] \+=", source) for label in re.findall(r'"(.*?)"', line)}
     assert counted == set(SOMETIMES)
