@@ -5,7 +5,7 @@
 The mutants are tried in an order drawn with the seed, until all are tried or the time is over: the score is that of a
 random sample then, and is told with its size. Tests are collected once; each mutant has a forked process. It runs
 the tests that call the changed function, those first that noticed others of it or are cheap, and ends at the first
-that fails. What compares with `tests/spec/verdicts`, which the model wrote itself, goes last and is counted apart.
+that fails. The comparison with `tests/spec/verdicts`, which the model wrote itself, goes last and is counted apart.
 """
 
 import argparse
@@ -31,7 +31,7 @@ class Target(NamedTuple):
     tests: tuple[str, ...]
     deselected: tuple[str, ...] = ()
     golden: tuple[str, ...] = ()
-    """What compares with `tests/spec/verdicts`."""
+    """The test that compares with `tests/spec/verdicts`."""
 
 
 def _all_but(name: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What is odd about a verdict of the model, whatever `verdicts` says: the model is judged here, not compared.
+"""Odd verdicts of the model, whatever `verdicts` says: the model is checked here, not compared.
 
 - An answer that was changed is allowed although nobody may choose it so.
 - A finding or a refusal is not told whole: its rule, a sentence, what was expected against what was observed.

@@ -59,15 +59,5 @@ def _step(state: State, draw: Draw, style: Style) -> Decode | None:
     step = generate.decode(state, draw, style)
     if step is None:
         return None
-    able = [
-        req
-        for req, request in state.requests.items()
-        if request.running
-        and request.record is not None
-        and req not in state.prepared
-        and req not in state.mid_prefill
-        and (step.n > 1 or req not in state.speculating)
-        and len(state.speculating.get(req, ())) < 2
-        and state.lengths[request.record].committed < state.horizon[request.record]
-    ]
+    able = [req for req in generate.steppable(state) if step.n > 1 or req not in state.speculating]
     return Decode(able, step.n) if len(able) <= state.free_pages else None

@@ -102,9 +102,9 @@ def extend(state: State, draw: Draw, style: Style = USUAL, /) -> Extend | None:
     return Extend(batch) if batch else None
 
 
-def decode(state: State, draw: Draw, style: Style = USUAL, /) -> Decode | None:
-    """A plain or a speculative decode step of some running requests; perhaps before the last step is verified."""
-    able = [
+def steppable(state: State) -> list[str]:
+    """The running requests that can prepare a decode step, perhaps before the last one is verified."""
+    return [
         req
         for req, request in state.requests.items()
         if request.running
@@ -114,6 +114,11 @@ def decode(state: State, draw: Draw, style: Style = USUAL, /) -> Decode | None:
         and len(state.speculating.get(req, ())) < 2
         and state.lengths[request.record].committed < state.horizon[request.record]
     ]
+
+
+def decode(state: State, draw: Draw, style: Style = USUAL, /) -> Decode | None:
+    """A plain or a speculative decode step of some running requests; perhaps before the last step is verified."""
+    able = steppable(state)
     verified = [req for req in able if req not in state.speculating]
     ready = draw.choice((verified, able)) if style.drafted < THIRDS else able
     ready = ready or able

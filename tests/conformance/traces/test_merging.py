@@ -481,7 +481,7 @@ def test_only_files_are_merged(more: list[str], capsys: pytest.CaptureFixture[st
 
 
 def test_a_file_of_one_host_of_several_is_judged_by_what_stands_in_it(tmp_path: Path) -> None:
-    """What it does in another host's memory is left out, and what others may have written in its own is not missed."""
+    """Its uses of other hosts' memory are left out, and its slots that others may have written are not missed."""
     own, away = {"pool": "kv", "pages": [1], "holder": "r"}, {"pool": "b/kv", "pages": [3], "holder": "b/s"}
     begin = {
         "op": "begin",
