@@ -77,7 +77,7 @@ def test_a_failing_implementation_is_blamed_and_its_line_is_shown(
 ) -> None:
     assert run_command(["run", vector, "--impl", f"{BROKEN}:Raises"]) == 1
     out = " ".join(capsys.readouterr().out.split())
-    assert f"The implementation failed at {vector}:8, finish" in out
+    assert f"The implementation failed against OP-1 at {vector}:8, finish" in out
     assert "finding raised KeyError: 'lost r'" in out
     assert re.search(r"at \S+helpers\.py:\d+ in finish: raise KeyError", out)
     assert "Traceback" not in out

@@ -188,11 +188,14 @@ class Rule(msgspec.Struct, frozen=True):
     """The documents that it comes from, in words."""
 
 
+Kind = Literal["rule", "failure", "expectation"]
+"""A rule is broken; the implementation failed; or an answer is allowed, but not the one that a vector expects."""
+
+
 class Finding(msgspec.Struct, omit_defaults=True):
     """A violation, a failure or a missed expectation, with the shortest trace that shows it."""
 
-    kind: Literal["rule", "failure", "expectation"]
-    """A rule is broken; the implementation failed; or an answer is allowed, but not the one that a vector expects."""
+    kind: Kind
     what: str
     """The violation in words, with the numbers of `trace`."""
     place: Place
@@ -202,6 +205,7 @@ class Finding(msgspec.Struct, omit_defaults=True):
     note: str
     """How this trace was cut from the input."""
     rule: Rule | None = None
+    """The broken rule; for a failure the one by which the operation had to be carried out or refused."""
     code: str = ""
     """The case of the rule, `RULE/case`; for a rule without cases its id."""
     expected: Any = None
@@ -241,7 +245,7 @@ class Finding(msgspec.Struct, omit_defaults=True):
                 where = f" in pool {self.pool}" if self.pool else ""
                 return f"{self.rule.id if self.rule else 'A rule'} is broken{where}"
             case "failure":
-                return "The implementation failed"
+                return f"The implementation failed{f' against {self.rule.id}' if self.rule else ''}"
         return "Not what the vector expects"
 
     @property

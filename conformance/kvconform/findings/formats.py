@@ -136,7 +136,7 @@ def to_sarif(report: Report) -> str:
 
 
 def _rule_id(finding: Finding) -> str:
-    return finding.code or finding.kind
+    return finding.code or (finding.rule.id if finding.rule else finding.kind)
 
 
 def _sarif_rule(finding: Finding) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def _sarif_rule(finding: Finding) -> dict[str, Any]:
         return {"id": finding.kind, "shortDescription": {"text": f"{finding.title}."}}
     rule = finding.rule
     return {
-        "id": finding.code,
+        "id": _rule_id(finding),
         "name": rule.name,
         "shortDescription": {"text": CODES.get(finding.code, rule.statement)},
         "fullDescription": {"text": f"{rule.statement} {rule.reason}"},

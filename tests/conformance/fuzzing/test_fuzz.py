@@ -232,9 +232,9 @@ def test_it_goes_on_until_the_time_is_up_and_tells_each_kind_once(
     out = tmp_path / "failure.jsonl"
     assert run_command(["fuzz", "--impl", TWO, "--out", str(out)]) == 1
     told = capsys.readouterr().out
-    assert re.findall(r"(PAGE-1 is broken|The implementation failed) at .*/(\S+):.*finish(.*)\n", told) == [
+    assert re.findall(r"(PAGE-1 is broken|The implementation failed.*) at .*/(\S+):.*finish(.*)\n", told) == [
         ("PAGE-1 is broken", "failure.jsonl", ", 3 times"),
-        ("The implementation failed", "failure.2.jsonl", ""),
+        ("The implementation failed against OP-1", "failure.2.jsonl", ""),
     ]
     for path in tmp_path.iterdir():
         assert run_command(["run", str(path), "--impl", TWO]) == 1

@@ -17,6 +17,7 @@ from kvconform.findings.finding import (
     POOLS,
     Cell,
     Finding,
+    Kind,
     Moment,
     Place,
     Reference,
@@ -33,11 +34,12 @@ from kvconform.levels.requests.recovery import Recovery
 from kvconform.oracle import Model, owner_name, record_name
 from kvconform.oracle.holders import held
 from kvconform.proxy import ImplementationFailed, RuleBroken
-from kvconform.vectors.runner import ExpectationFailed, Failure, names_in
+from kvconform.vectors.runner import ExpectationFailed, Failure, names_in, unanswered
 from kvspec.events import Config, Held, Operation, Refusal, SnapshotAnswer
 from kvspec.model.state import WITHHELD, State
 from kvspec.pages import Runs, ceil_pages, count, expand
-from kvspec.rules import Violation
+from kvspec.rules import ALL_RULES, Violation
+from kvspec.rules import Rule as KeptRule
 from kvtrace.operations import with_pages
 
 KEPT = 200
@@ -184,21 +186,21 @@ def finding_of(
         total = len(shown.operations)
     else:
         found, operations, total = failure, original, failure.step
-    rule, code = None, ""
-    if isinstance(found, RuleBroken):
-        code = found.code
-        broken = found.rule
-        rule = Rule(broken.id, broken.name, broken.statement, broken.reason, origin(broken))
     expected, observed = _compared(found)
     rendered = _rendered(config, operations, found, total)
+    broken = found.rule if isinstance(found, RuleBroken) else rendered.due
+    rule = None
+    if broken is not None:
+        rule = Rule(broken.id, broken.name, broken.statement, broken.reason, origin(broken))
+    kinds: dict[type, Kind] = {RuleBroken: "rule", ImplementationFailed: "failure"}
     return Finding(
-        kind="rule" if rule else "failure" if isinstance(found, ImplementationFailed) else "expectation",
+        kind=kinds.get(type(found), "expectation"),
         what=_in_words(found),
         place=place,
         trace=rendered.trace,
         note=shortest.note,
         rule=rule,
-        code=code,
+        code=found.code if isinstance(found, RuleBroken) else "",
         expected=builtins(expected),
         observed=builtins(observed),
         compared=expected is not None or observed is not None,
@@ -227,6 +229,8 @@ class _Rendered(NamedTuple):
     """The holdings of the requests and sessions that the last operation names."""
     facts: list[str]
     ledger: list[Reference]
+    due: KeptRule | None = None
+    """Where the implementation failed at the last operation, the rule by which it had to carry it out, or refuse it."""
 
 
 def _rendered(
@@ -245,12 +249,24 @@ def _rendered(
         return _Rendered(renderer.trace(), [], [], [])
     before = list(holders(renderer.recovery.model, last[1]))
     renderer.end(*last, failure)
+    raised = isinstance(failure, ImplementationFailed) and not isinstance(failure.original, NodeFault)
+    due = _due(renderer.recovery.model, last[1]) if raised else None
     if not done:
-        return _Rendered(renderer.trace(), before, [], [])
+        return _Rendered(renderer.trace(), before, [], [], due)
     pages = disputed(failure).get("pages", set())
     entries = list(ledger(config, done, pages)) if pages else []
     # A single entry repeats the facts.
-    return _Rendered(renderer.trace(), before, list(known(config, done, pages)), entries if len(entries) > 1 else [])
+    facts = list(known(config, done, pages))
+    return _Rendered(renderer.trace(), before, facts, entries if len(entries) > 1 else [], due)
+
+
+def _due(model: Model, op: Operation[Any]) -> KeptRule:
+    """The rule by which `model` refuses an operation, or that by which it carries it out. The model steps."""
+    try:
+        model.step(unanswered(op))
+    except Refusal as refusal:
+        return ALL_RULES[refusal.refused.rule or "OP-1"]
+    return ALL_RULES["OP-1"]
 
 
 def _in_words(failure: Failure | Violation) -> str:
