@@ -1,10 +1,11 @@
 """The fast memory checker: intervals and vector clocks in place of slots and a graph.
 
 It makes the findings of the plain checker in `kvspec.memory`, at a cost that follows the changes of each event. Read in
-this order: `flights` (operations in flight and their uses), `clocks` (the order of two uses), `labels` (the identity
-of two contents), `state` (the state of pools, pages and tables), `holding` (references and names), `counting` (the
-engine's own figures), `races` (unordered uses of the same slots), `uses` (reads, writes and copies), `groups` (the same
-for many pages at once) and `ending` (ends and deliveries). `appending` counts decode steps without checking each.
+this order: `flights` (operations in flight and their uses), `clocks` (the order of two uses), `decisions` (those of
+several hosts), `labels` (the identity of two contents), `state` (the state of pools, pages and tables), `holding`
+(references and names), `counting` (the engine's own figures), `races` (unordered uses of the same slots), `uses`
+(reads, writes and copies), `groups` (the same for many pages at once) and `ending` (ends and deliveries). `appending`
+counts decode steps without checking each.
 
 `Checker.step` takes one event and returns its findings. It never stops: after a finding it continues from the state
 that hides the fewest later findings, and a finding that may be a consequence names its cause.
@@ -40,6 +41,7 @@ _EVENTS: dict[type[Event], Callable[[State, Any], None]] = {
     events.Wait: uses.wait,
     events.Send: uses.send,
     events.Receive: uses.receive,
+    events.Decide: holding.decide,
     events.End: ending.end,
     events.Deliver: ending.deliver,
     events.Unify: uses.unify,

@@ -52,15 +52,20 @@ class Finding(memory.Finding, forbid_unknown_fields=True, omit_defaults=True):
     operation: OpId | None = None
     """The operation at hand."""
     expected: str | int | None = None
-    """The label that is expected, or the figure that is right; of a race within one operation its first label."""
+    """The label or the decision that is expected, or the figure that is right; of a race within one operation its first
+    label."""
     found: str | int | None = None
-    """The label that is there, or the engine's figure; of a leak the number of pages."""
+    """The label that is there, the decision, or the engine's figure; of a leak the number of pages."""
     offsets: tuple[int, int] | None = None
     """The slots of one label that are expected and found."""
     owners: Owners | None = None
     """The owners of the page."""
     key: str | None = None
     """The key at hand."""
+    group: str = ""
+    """The group of hosts at hand."""
+    hosts: tuple[str | None, str | None] | None = None
+    """A host of it, and the one that made first what it did not decide."""
     table: str | None = None
     """The table at hand; `slot` is a position of it."""
     pages: tuple[Page, ...] = ()

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from itertools import chain
 
 from kvcheck import groups
+from kvcheck.decisions import Decisions
 from kvcheck.finding import OWNERS_SHOWN, SHOWN, Finding, Malformed, Owners
 from kvcheck.state import NOTHING, Content, PageState, PoolState, Promise, State
 from kvspec.memory import events
@@ -12,6 +13,8 @@ from kvspec.rules import rule_of
 
 NAMES = 256
 """Names that a page may have at once."""
+GROUPS = 256
+"""Groups of hosts that a trace may have."""
 
 
 def take(state: State, event: events.Take) -> None:
@@ -201,6 +204,27 @@ def idle(state: State, event: events.Idle) -> None:
     pools = [state.pool(name) for name in (state.pools if event.pools is None else event.pools)]
     for holder in sorted(state.holdings.keys() - state.gone - set(event.keepers)):
         _check_left(state, holder, "MEM-LEAK/idle", pools)
+    while state.undecided and event.pools is None:
+        name, decisions = state.undecided.popitem()
+        state.checked["MEM-AGREE"] += 1
+        for host, what, other in decisions.behind():
+            found = state.find("MEM-AGREE/missing")
+            found.group, found.hosts, found.expected = name, (host, other), what
+
+
+def decide(state: State, event: events.Decide) -> None:
+    """A host decides something that its whole group decides."""
+    state.checked["MEM-AGREE"] += 1
+    decisions = state.decisions.get(event.group)
+    if decisions is None:
+        decisions = state.decisions[event.group] = Decisions()
+        if len(state.decisions) > GROUPS:
+            raise Malformed(f"a trace of more than {GROUPS} groups of hosts")
+    state.undecided[event.group] = decisions
+    due = decisions.decide(event.host, event.what)
+    if due is not None:
+        found = state.find("MEM-AGREE/differs")
+        found.group, found.hosts, found.expected, found.found = event.group, (event.host, due[1]), due[0], event.what
 
 
 def failed(state: State, event: events.Failed) -> None:

@@ -13,6 +13,7 @@ from typing import Any, cast
 import msgspec
 
 from kvcheck.clocks import Clocks
+from kvcheck.decisions import Decisions
 from kvcheck.finding import CONTENT, FINDINGS, OWNERS, PAGES_AN_EVENT, Finding, Malformed, Writer
 from kvcheck.labels import Labels
 from kvspec.contracts import ensure
@@ -513,6 +514,10 @@ class State:
         self.writes_reported = any(pool.writes_reported for pool in pools.values())
         self.reads_own_writes = all(pool.reads_own_writes for pool in pools.values())
         self.clocks = Clocks()
+        self.decisions: dict[str, Decisions] = {}
+        """Group of hosts -> what they decide."""
+        self.undecided: dict[str, Decisions] = {}
+        """Those groups in which a decision was made since all was idle."""
         self.labels = Labels()
         self._labels_kept = 1024
         self.tables: dict[str, Table] = {}

@@ -70,6 +70,11 @@ def _unnamed(finding: Finding) -> str:
     return f"{_page(finding)} is not published{key}, but the name is withdrawn"
 
 
+def _host(finding: Finding, index: int) -> str:
+    name = (finding.hosts or (None, None))[index]
+    return "a host without a name" if name is None else f"host {name}"
+
+
 def _computed(finding: Finding) -> str:
     return f"what operation {finding.operation} computed for {finding.holder} is delivered"
 
@@ -126,6 +131,12 @@ _SENTENCES: dict[str, Callable[[Finding], str]] = {
     "MEM-REWRITE/write": lambda f: _race(f, "writes"),
     "MEM-ORDER/begun-again": lambda f: f"operation {f.operation} is begun again while it is in flight",
     "MEM-ORDER/not-in-flight": lambda f: f"operation {f.operation} is taken for complete, but is not in flight",
+    "MEM-AGREE/differs": lambda f: (
+        f"{_host(f, 0)} of group {f.group} decides {f.found}, but {_host(f, 1)} decided {f.expected} there"
+    ),
+    "MEM-AGREE/missing": lambda f: (
+        f"{_host(f, 0)} of group {f.group} has not decided {f.expected}, but {_host(f, 1)} has, and all is idle"
+    ),
     "MEM-DELIVER/not-begun": lambda f: f"{_computed(f)} before it is begun",
     "MEM-DELIVER/incomplete": lambda f: f"{_computed(f)} before it is seen complete",
     "MEM-DELIVER/tainted": lambda f: f"{_computed(f)}, but what it read was not there",

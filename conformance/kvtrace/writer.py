@@ -223,6 +223,10 @@ class TraceWriter:
         """The host has seen an operation complete."""
         self._emit(events.End, id, part, unwritten, at=at)
 
+    def decide(self, group: str, what: str, *, at: str | None = None) -> None:
+        """The host decides something that all hosts of a group decide, and in the same order."""
+        self._emit(events.Decide, group, what, at=at)
+
     def deliver(self, id: OpId, holder: str, *, at: str | None = None) -> None:
         """The result of an operation for a holder leaves the engine."""
         self._emit(events.Deliver, id, holder, at=at)

@@ -9,6 +9,7 @@ from kvspec.memory import Pool
 from kvspec.memory.events import (
     Begin,
     Count,
+    Decide,
     Deliver,
     Drop,
     End,
@@ -169,6 +170,21 @@ def the_host_waits_again_and_again(n: int) -> Iterator[MemoryEvent]:
         yield Begin(k, f"s{k}")
     for _ in range(n):
         yield Wait("host", id=0)
+
+
+@shape(KV)
+def one_rank_decides_far_ahead_of_another(n: int) -> Iterator[MemoryEvent]:
+    for host in "pd":
+        for k in range(n):
+            yield Decide("tp", f"{k}", host=host)
+
+
+@shape(KV)
+def many_ranks_decide_between_idle_moments(n: int) -> Iterator[MemoryEvent]:
+    for k in range(n):
+        yield Decide(f"group {k % 250}", "x", host=f"{k // 250 % 250}")
+    for _ in range(n):
+        yield Idle()
 
 
 @shape(KV)

@@ -8,6 +8,7 @@ from kvcheck import Checker
 from kvspec.memory.events import (
     Begin,
     Count,
+    Decide,
     Deliver,
     Drop,
     End,
@@ -56,6 +57,8 @@ STORY: list[tuple[Event, str]] = [
     (Idle(["c"]), "LEAK 1"),
     (Begin(7, "s", writes=[Use(pool="disk", pages=["k"])]), "ORDER 1 OVERWRITE 1 RACE 1 REWRITE 1 USE 1"),
     (Wait("u", on="s"), ""),
+    (Decide("tp", "x"), "AGREE 1"),
+    (Idle(["c"]), "AGREE 1 LEAK 1"),
 ]
 """Events that break nothing, each with how often it judges which rule, and how often it could not."""
 

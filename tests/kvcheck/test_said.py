@@ -11,6 +11,7 @@ from kvspec.memory import Pool
 from kvspec.memory.events import (
     Begin,
     Count,
+    Decide,
     Deliver,
     Drop,
     End,
@@ -34,6 +35,12 @@ SAID = {
     "an assertion of the engine": "assertion: n > 0",
     "no memory is left": "exhausted: no page",
     "a copy of nothing over a shared slot": "operation 2 overwrites page 1 from slot 0 on with what was never written",
+    "ranks differ by a page": "host d of group tp decides load 1, but host p decided load 2 there",
+    "one of three ranks differs": "host d of group tp decides z, but host p decided y there",
+    "a rank that comes later differs from the beginning": "host e of group tp decides y, but host p decided x there",
+    "a rank does not decide all that another one did": (
+        "host d of group tp has not decided y, but host p has, and all is idle"
+    ),
     "taken twice": "page 1 is handed out, but a holds it",
     "taken twice at once": "page 1 is handed out, but a holds it",
     "taken while published": "page 1 is handed out, but key k finds it",
@@ -232,6 +239,10 @@ MORE: list[tuple[list[Event], list[str]]] = [
             "what operation 2 computed for a is delivered, but what it read was not there",
         ],
     ),
+    (
+        [Decide("tp", "x"), Decide("tp", "y", host="d")],
+        ["host d of group tp decides y, but a host without a name decided x there"],
+    ),
     ([take("a", 1), Transfer("b", "c", "kv", [1])], ["page 1 is passed on by b, but a holds it"]),
 ]
 """Events of which only the last breaks something, and what is said of it."""
@@ -251,6 +262,8 @@ BAD: list[tuple[list[Event], str]] = [
     ([Count("kv", held=["k"])], "pool kv: pages are named by numbers"),
     ([Publish("rows", [1, 2], ["k", "l"], ["x"] * 3, slots=5)], "3 labels for 2 pages with 2 each"),
     ([Share("a", "kv", [1, 2], ["k"])], "1 keys for 2 pages"),
+    ([Decide("tp", "x", host=f"{n}") for n in range(257)], "a group of more than 256 hosts"),
+    ([Decide(f"{n}", "x") for n in range(257)], "a trace of more than 256 groups of hosts"),
 ]
 """Events of which the last cannot be meant, and what is said of it."""
 

@@ -34,6 +34,8 @@ OF_SEVERAL = ("MEM-LEAK", "MEM-COUNT")
 """Rules that are broken by several pages at once, of which one is named."""
 REACHED = {code for code in CODES if code.startswith("MEM-")} - NEVER | {"told once"}
 """What walks find, but for those that mostly decode."""
+OF_HOSTS = {"MEM-AGREE/differs", "MEM-AGREE/missing"}
+"""What shows where there are several hosts only."""
 TOGETHER = {f"{kind} alike" for kind in ("Take", "Share", "Release", "Publish", "Drop", "Map", "Unmap", "Begin")}
 TOGETHER |= {"Transfer alike"}
 TOGETHER |= {f"{kind} splits" for kind in ("Share", "Release", "Publish", "Drop", "Map", "Unmap", "Begin")}
@@ -163,7 +165,8 @@ def test_the_fast_law_finds_what_looking_at_every_slot_finds() -> None:
     trace, reached = shortest(Walk, range(WALKS), 50)
     assert trace == []
     reached += Counter()
-    assert reached.keys() >= REACHED, REACHED - reached.keys()
+    missed = REACHED - OF_HOSTS - reached.keys()
+    assert not missed, missed
 
 
 def test_the_fast_law_finds_what_the_plain_one_finds_where_hosts_are_apart() -> None:

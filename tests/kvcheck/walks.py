@@ -249,12 +249,15 @@ class Apart(Walk):
         self.sent = 0
 
     def event(self) -> Event:
-        """Now and then a message; a third of them with operations, a few of them never sent."""
+        """Now and then a message, a third of them with operations, a few of them never sent; or a decision."""
         drawn = self.random.random()
         if drawn < 0.08:
             self.sent += 1
             after: list[int | str] = [self.random.randint(1, self.begun)] if self.begun and drawn < 0.03 else []
             return events.Send(f"m{self.sent}", after, host=self.host())
+        if drawn > 0.94:
+            what = self.random.choice(("x",) * 24 + ("y",))
+            return events.Decide(self.random.choice(("tp", "dp")), what, host=self.host())
         if drawn < 0.18:
             return events.Receive(f"m{self.random.randint(max(0, self.sent - 3), self.sent)}", host=self.host())
         return super().event()

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from kvspec.memory import Finding, events
+from kvspec.memory.agreement import Agreement
 from kvspec.memory.events import Event, Pool, Use
 from kvspec.memory.holding import Holding
 from kvspec.memory.order import Order
@@ -29,6 +30,7 @@ class Checker(Holding):
         """Pools in which everything is free."""
         super().__init__(pools)
         self.order = Order()
+        self.agreement = Agreement()
         self.ends_reported: set[str | None] = set()
         """Streams whose operations have reported ends."""
         self.delivered: dict[int, str] = {}
@@ -79,6 +81,17 @@ class Checker(Holding):
     def receive(self, event: events.Receive) -> None:
         """A host receives a message."""
         self.order.receive(event)
+
+    def decide(self, event: events.Decide) -> None:
+        """A host decides something that its whole group decides."""
+        if not self.agreement.decide(event):
+            self.find("MEM-AGREE/differs")
+
+    def idle(self, event: events.Idle) -> None:
+        """Only keepers may hold anything; if all is idle, no decision of a group is left to make."""
+        super().idle(event)
+        for _ in self.agreement.behind() if event.pools is None else ():
+            self.find("MEM-AGREE/missing")
 
     def end(self, event: events.End) -> None:
         """A host has seen an operation complete; what it did not write is missing."""

@@ -208,6 +208,16 @@ class Receive(Event, tag="receive", kw_only=False):
     id: str
 
 
+class Decide(Event, tag="decide", kw_only=False):
+    """A host decides something that all hosts of a group decide, in the same order: the ranks of one engine.
+
+    Equal words mean equal decisions: the length of a prefix, how many pages are taken for which content, a victim.
+    """
+
+    group: str
+    what: str
+
+
 class Deliver(Event, tag="deliver", kw_only=False):
     """The result of an operation for a holder leaves the engine: a token to a client, a block to another machine."""
 
@@ -255,4 +265,4 @@ class Failed(Event, tag="failed", kw_only=False):
 
 
 Held = Take | Share | Release | Transfer | Publish | Drop | Reserve | EndHolder | Idle | Count | Failed
-MemoryEvent = Held | Map | Unmap | Begin | Wait | End | Send | Receive | Deliver | Unify
+MemoryEvent = Held | Map | Unmap | Begin | Wait | End | Send | Receive | Decide | Deliver | Unify

@@ -222,6 +222,8 @@ def test_a_walk_that_is_split_by_host_has_the_findings_of_the_whole(
         event = drawn.event()
         if not (isinstance(event, events.Receive) and event.id == "m0"):  # it is never sent
             checker.step(event)
+            if isinstance(event, events.Idle) and event.pools is None:
+                event.pools = [*told]  # of one host, as each file says it
             walk.append(replace(event, host="p") if hosts == 2 and event.host == "d" else event)
     trace = list(ordered(walk))
     parts = split(tmp_path_factory.mktemp("walk"), trace, told)
@@ -286,6 +288,17 @@ def test_what_two_pairs_of_servers_do_wrong_is_found_of_each(tmp_path: Path) -> 
             files.append(tmp_path / f"{path.stem}{pair}.jsonl")
             files[-1].write_text(text, encoding="utf-8")
     assert findings(files) == {("MEM-RACE/read", "decode0/kv", 1), ("MEM-RACE/write", "prefill1/kv", 5)}
+
+
+@pytest.mark.parametrize(("least", "found"), [(2, {("MEM-AGREE/differs", None, None)}), (1, set())])
+def test_ranks_agree_across_their_files(tmp_path: Path, least: int, found: set[Found]) -> None:
+    loaded, parts = {"tp0": 2, "tp1": 1}, []
+    for rank, pages in loaded.items():
+        decided = [f"prefetch r1: {max(loaded.values())}", f"match r1: {min(pages, least)}"]
+        lines = [{"op": "decide", "group": "tp", "what": what} for what in decided]
+        parts.append(part(tmp_path / f"{rank}.jsonl", header(rank), *lines, {"op": "idle"}))
+    assert findings(parts) == found
+    assert run_command(["check", str(parts[0])]) == 0, "one rank alone agrees with itself"
 
 
 def test_a_host_that_begins_late_knows_nothing_of_the_others(tmp_path: Path) -> None:

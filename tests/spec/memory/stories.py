@@ -6,6 +6,7 @@ from kvspec.memory import Pool
 from kvspec.memory.events import (
     Begin,
     Count,
+    Decide,
     Deliver,
     Drop,
     End,
@@ -68,6 +69,11 @@ def used_by_d(id: int, page: int) -> Begin:
 
 BOTH: list[Event] = [Receive("hello", host="p"), Receive("hello", host="d"), take("a", 1, 2)]
 """Two hosts, and a holder."""
+
+
+def decided(host: str, *what: str) -> list[Event]:
+    """Decisions of one rank of group tp, one after the other."""
+    return [Decide("tp", one, host=host) for one in what]
 
 
 def table(name: str, holder: str, *pages: int, labels: list[str] | None = None) -> Map:
@@ -154,6 +160,22 @@ BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
     "ended twice for one host": (
         [*BOTH, pushed(1, 1), End(1, host="p"), End(1, host="p"), End(1, host="d")],
         ("MEM-ORDER/not-in-flight", 6),
+    ),
+    "ranks differ by a page": (
+        [*decided("p", "match r1 8", "load 2"), *decided("d", "match r1 8", "load 1", "load 1")],
+        ("MEM-AGREE/differs", 4),
+    ),
+    "one of three ranks differs": (
+        [*decided("p", "x", "y"), *decided("d", "x", "z"), *decided("e", "x", "y"), *decided("d", "y", "x"), Idle()],
+        ("MEM-AGREE/differs", 4),
+    ),
+    "a rank that comes later differs from the beginning": (
+        [*decided("p", "x", "y"), *decided("d", "x", "y"), *decided("e", "y", "y")],
+        ("MEM-AGREE/differs", 5),
+    ),
+    "a rank does not decide all that another one did": (
+        [*decided("p", "x", "y"), *decided("d", "x"), Idle(pools=["kv"]), Idle(), *decided("d", "z"), Idle()],
+        ("MEM-AGREE/missing", 5),
     ),
     "taken twice": ([take("a", 1), take("b", 1)], ("MEM-TAKE/held", 2)),
     "taken twice at once": ([take("a", 1, 1)], ("MEM-TAKE/held", 1)),
@@ -665,6 +687,10 @@ RIGHT: dict[str, list[Event]] = {
         *[pushed(1, 1), End(1, host="p"), End(1, host="d"), used_by_d(2, 1), Deliver(1, "a", host="d")],
     ],
     "a host that comes later": [take("a", 1), write(1, "a", 1), End(1), used_by_d(2, 1)],
+    "ranks decide alike at their own times": [
+        *[*decided("p", "x", "y", "y"), *decided("d", "x"), Idle(pools=["kv"]), *decided("d", "y"), *decided("e", "x")],
+        *[*decided("e", "y", "y"), *decided("d", "y"), Decide("dp", "z", host="d"), Idle()],
+    ],
     "its reads are done": [
         take("a", 1),
         write(1, "a", 1),

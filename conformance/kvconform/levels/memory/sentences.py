@@ -73,6 +73,8 @@ def _clause(event: MemoryEvent) -> str:
             return f"{event.holder} is promised {counted(event.pages, 'page')}{_in(event.pool)}"
         case e.Unify():
             return f"{event.label} and {event.same} turn out to be the same content"
+        case e.Decide():
+            return f"Group {event.group} decides {event.what}"
         case e.EndHolder():
             return f"{event.holder} is gone"
         case e.Idle():

@@ -20,8 +20,8 @@ Numbered = tuple[int, MemoryEvent]
 Range = tuple[int, int, Life]
 """Slots of a use, counted as in the use, and the page in which they lie."""
 
-LOOKS = e.Count | e.Idle | e.Deliver
-"""Events after which nothing else stands."""
+LOOKS = e.Count | e.Idle | e.Decide | e.Deliver
+"""Events after which nothing else stands of pages."""
 
 BACK = (0, 1, 1 << 60)
 """How many lives of a page before the last one are tried."""
@@ -112,6 +112,8 @@ class Lives:
 
 def slices(steps: Sequence[Numbered], finding: Finding, pools: Mapping[str, Pool]) -> Iterator[list[Numbered]]:
     """Parts of `steps` that may show what the last of them is found to do, those that are most likely short first."""
+    if finding.hosts is not None:
+        yield _decisions(steps, finding.group, finding.hosts)
     lives = Lives(pools)
     copied: list[tuple[list[Range], list[Range]]] = []
     touched: set[tuple[str, Page]] = set()
@@ -139,6 +141,16 @@ def slices(steps: Sequence[Numbered], finding: Finding, pools: Mapping[str, Pool
             if wanted not in tried:
                 tried.append(wanted)
                 yield _only(steps, wanted, pools)
+
+
+def _decisions(steps: Sequence[Numbered], group: str, hosts: Sequence[str | None]) -> list[Numbered]:
+    """The last decision of a host, those of another one from the same place on, and the last step."""
+    own, others = (
+        [step for step in steps if isinstance(step[1], e.Decide) and (step[1].group, step[1].host) == (group, host)]
+        for host in hosts
+    )
+    place = len(own) - 1
+    return sorted(dict([*own[place:], *others[place:][:2], steps[-1]]).items())
 
 
 def _back(life: Life, back: int) -> Iterator[Life]:

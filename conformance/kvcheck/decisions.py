@@ -1,0 +1,68 @@
+"""The decisions of a group of hosts, of which those that a host may still have to make are remembered."""
+
+from collections import deque
+from collections.abc import Iterator
+
+from kvcheck.clocks import HOSTS
+from kvcheck.finding import Malformed
+
+_REMEMBERED = 10_000
+"""Decisions of a group; those of a host that is further behind are not checked."""
+
+Host = str | None
+
+
+class Decisions:
+    """Those of one group, each with the first host that made it."""
+
+    def __init__(self) -> None:
+        """Nothing is decided."""
+        self._decided = deque[tuple[str, Host]]()
+        self._forgotten = 0
+        self._made: dict[Host, int] = {}
+        """Host -> how many it has made."""
+        self._at: dict[int, dict[Host, None]] = {}
+        """How many -> the hosts that have made so many, without those that differ: these are not checked any more."""
+
+    def decide(self, host: Host, what: str) -> tuple[str, Host] | None:
+        """A host makes the next decision; the one that another host made there, if it is not the same.
+
+        Raises:
+            Malformed: the group has too many hosts.
+        """
+        number = self._made.get(host, 0)
+        if number and not self._leave(host, number):
+            return None
+        if number == self._forgotten + len(self._decided):
+            self._decided.append((what, host))
+            if len(self._decided) > _REMEMBERED:
+                self._decided.popleft()
+                self._forgotten += 1
+        self._made[host] = number + 1
+        if len(self._made) > HOSTS:
+            raise Malformed(f"a group of more than {HOSTS} hosts")
+        due = self._due(number)
+        if due is not None and due[0] != what:
+            return due
+        self._at.setdefault(number + 1, {})[host] = None
+        return None
+
+    def behind(self) -> Iterator[tuple[Host, str, Host]]:
+        """The hosts that have not made all, with the next decision of each and who made it; they differ from now on."""
+        for number in sorted(self._at.keys() - {self._forgotten + len(self._decided)}):
+            what, other = self._due(number) or self._decided[0]
+            yield from ((host, what, other) for host in self._at.pop(number))
+
+    def _leave(self, host: Host, number: int) -> bool:
+        """A host is no longer among those that have made so many; whether it was."""
+        there = self._at.get(number, {})
+        if host not in there:
+            return False
+        del there[host]
+        if not there:
+            del self._at[number]
+        return True
+
+    def _due(self, number: int) -> tuple[str, Host] | None:
+        """A decision, if it is remembered."""
+        return self._decided[number - self._forgotten] if number >= self._forgotten else None
