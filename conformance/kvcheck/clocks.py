@@ -17,6 +17,7 @@ from kvcheck.finding import Malformed
 from kvcheck.flights import Flight, Stream, Users
 from kvcheck.moments import START, Clock, after, join, later, meet, moment
 from kvspec.memory.events import Begin, End, OpId, Receive, Send, Wait
+from kvspec.memory.order import numbered
 
 HOST = "host"
 """A host's own stream: what is done there is done at once."""
@@ -47,6 +48,8 @@ class Clocks:
         self.begun = 0
         self.latest = 0
         """The largest name of an operation that is a number: one with a larger name was never begun."""
+        self._latest_of: dict[str, int] = {}
+        """The same for names with a host before the number."""
         self.oldest = 1
         """The number of the oldest operation in flight, or of the next one."""
         self.flying: list[Flight] = []
@@ -88,6 +91,11 @@ class Clocks:
             return flight
         return None
 
+    def was_begun(self, id: OpId) -> bool:
+        """Whether an operation was begun, as far as its name shows it."""
+        name = numbered(id, self.hosts)
+        return name is None or name[1] <= (self.latest if name[0] is None else self._latest_of.get(name[0], 0))
+
     def _stream(self, name: str, host: str | None) -> Stream:
         """The stream of that name, as a host says it."""
         if name == HOST:
@@ -114,8 +122,11 @@ class Clocks:
         if rivals:
             self.sort_all()
         self.begun += 1
-        if isinstance(event.id, int) and event.id > self.latest:
-            self.latest = event.id
+        if isinstance(event.id, int):
+            if event.id > self.latest:
+                self.latest = event.id
+        elif event.host is not None and (numbers := numbered(event.id, {event.host})):
+            self._latest_of[event.host] = max(numbers[1], self._latest_of.get(event.host, 0))
         flight = Flight(event, stream, self.begun, rivals=rivals)
         if stream.is_host and len(self.hosts) == 1:
             stream.clock = after(stream.clock, stream.index, stream.last)

@@ -48,7 +48,7 @@ def deliver(state: State, event: events.Deliver) -> None:
     """The result of an operation, for a holder, leaves the engine."""
     state.checked["MEM-DELIVER"] += 1
     flight = state.clocks.in_flight(event.id, event.host)
-    if isinstance(event.id, int) and event.id > state.clocks.latest:
+    if not state.clocks.was_begun(event.id):
         state.find("MEM-DELIVER/not-begun", holder=event.holder).operation = event.id
     elif flight is not None and flight.event.stream in state.clocks.ends_reported:
         state.find("MEM-DELIVER/incomplete", holder=event.holder).operation = event.id

@@ -41,6 +41,9 @@ SAID = {
     "a rank does not decide all that another one did": (
         "host d of group tp has not decided y, but host p has, and all is idle"
     ),
+    "delivered by another host before it is begun": (
+        "what operation p/2 computed for a is delivered before it is begun"
+    ),
     "taken twice": "page 1 is handed out, but a holds it",
     "taken twice at once": "page 1 is handed out, but a holds it",
     "taken while published": "page 1 is handed out, but key k finds it",

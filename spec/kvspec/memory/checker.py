@@ -11,7 +11,7 @@ from kvspec.memory import Finding, events
 from kvspec.memory.agreement import Agreement
 from kvspec.memory.events import Event, Pool, Use
 from kvspec.memory.holding import Holding
-from kvspec.memory.order import Order
+from kvspec.memory.order import Order, numbered
 from kvspec.memory.pages import UNLABELLED, By, Meant, PageState, Promise, Slot, Table
 
 
@@ -136,8 +136,10 @@ class Checker(Holding):
         """The result of an operation for a holder leaves the engine."""
         number = self.order.named.get(event.id)
         flies = self.order.flies(number, event.host)
-        begun = [id for id in self.order.named if isinstance(id, int)]
-        if isinstance(event.id, int) and event.id > max(begun, default=0):
+        name = numbered(event.id, self.order.hosts)
+        begun = [numbered(one.id, {one.host}) for one in self.order.begun]
+        same = [one[1] for one in begun if one is not None and name is not None and one[0] == name[0]]
+        if name is not None and name[1] > max(same, default=0):
             self.find("MEM-DELIVER/not-begun", holder=event.holder)
         elif number is not None and flies:
             if self.order.begun[number].stream in self.ends_reported:

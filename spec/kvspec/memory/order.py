@@ -6,12 +6,26 @@ all that these come after. An operation that a host has seen complete is not in 
 that by a message.
 """
 
+from collections.abc import Container
+
 from kvspec.memory.events import Begin, Done, End, OpId, Receive, Send, Wait
 
 Moment = tuple[int, Done]
 """The number of an operation, and whether it is done or has only read."""
 HOST = "host"
 """A host's own stream: what is done there is done at once."""
+
+
+_DIGITS = 18
+"""Digits of a number in a name, at most."""
+
+
+def numbered(id: OpId, hosts: Container[str | None]) -> tuple[str | None, int] | None:
+    """The number of an operation, and the host before it where its name has one of `hosts`: `decode/7`."""
+    if isinstance(id, int):
+        return None, id
+    host, _, number = id.rpartition("/")
+    return (host, int(number)) if host in hosts and number.isdecimal() and len(number) <= _DIGITS else None
 
 
 class Order:

@@ -129,6 +129,14 @@ BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
         [take("a", 1), Deliver(1, "a"), write(1, "a", 1), End(1)],
         ("MEM-DELIVER/not-begun", 2),
     ),
+    "delivered by another host before it is begun": (
+        [
+            *[take("a", 1), Begin("p/1", "s", writes=[of("a", 1)], host="p"), End("p/1", host="p")],
+            *[Begin("d/2", "s", [of("a", 1)], host="d"), End("d/2", host="d")],
+            *[Deliver(id, "a", host="d") for id in ("d/2", "p/2")],
+        ],
+        ("MEM-DELIVER/not-begun", 7),
+    ),
     "seen complete by another host": (
         [*BOTH, pushed(1, 1), End(1, host="p"), used_by_d(2, 1)],
         ("MEM-RACE/read", 6),
@@ -742,6 +750,10 @@ RIGHT: dict[str, list[Event]] = {
     "delivered whenever it was": [
         *[take("a", 1), write(2, "a", 1), End(2), write(3, "a", 1, stream="host"), write(1, "a", 1), End(1)],
         *[Begin("f", "s"), End("f"), *[Deliver(id, "a") for id in (1, 2, 3, "f", "g")]],
+    ],
+    "delivered under a name with no host before its number": [
+        *[take("a", 1), Begin("p/1", "s", writes=[of("a", 1)], host="p"), End("p/1", host="p")],
+        *[Deliver(id, "a", host="p") for id in ("p/1", "p/0", "q/2", "p/one", "p/2/2", "2", f"p/{10**18}")],
     ],
     "delivered from a stream of which no end is told": [
         take("a", 1),
