@@ -4,7 +4,7 @@ use crate::json::Json;
 use crate::pools::{Pages, Pool};
 use crate::store::Store;
 use crate::tokens::Tokens;
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
 mod inspection;
 mod prefill;
@@ -120,7 +120,7 @@ pub struct Manager {
     pages: Pages,
     states: Pool,
     free_rows: Vec<usize>,
-    withheld: HashSet<usize>,
+    withheld: BTreeSet<usize>,
     /// The block table of each row, in pages.
     tables: Vec<Vec<usize>>,
     store: Store,
@@ -151,7 +151,7 @@ impl Manager {
             pages: Pages::new(size("num_pages"), size("num_window_pages")),
             states: Pool::new(states),
             free_rows: (0..rows).rev().collect(),
-            withheld: HashSet::new(),
+            withheld: BTreeSet::new(),
             tables: vec![vec![]; rows],
             store: Store::new(window.div_ceil(page_size), states > 0),
             requests: BTreeMap::new(),

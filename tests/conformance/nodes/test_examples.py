@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from kvcli.main import run_command
+from kvconform.implementations import load
 from kvconform.vectors.files import read_vectors, vector_files
+from kvspec.events import Config
 from tests.mutation.defects import NODE
 from tests.mutation.node import built, by_vectors, mistaken
 from tests.mutation.node_mutants import Mutant
@@ -28,6 +30,23 @@ def test_the_rust_node_passes_all_vectors(node: str, capsys: pytest.CaptureFixtu
 def test_the_rust_node_breaks_no_rule_in_random_operations(node: str, tmp_path: Path) -> None:
     arguments = ["--operations", "3000", "--seed", "11", "--out", str(tmp_path / "failure.jsonl")]
     assert run_command(["fuzz", "--impl", node, *arguments]) == 0
+
+
+def test_the_rust_node_gives_the_same_answers_to_the_same_operations(node: str) -> None:
+    rows, factory = set(), load(node)
+    for _ in range(10):
+        manager = factory(Config(page_size=2, num_pages=8, num_rows=2, max_context_len=16))
+        for req in "ab":
+            manager.submit(req, [1, 2], None)
+            manager.match_prefix(req)
+        manager.extend([("a", 2), ("b", 2)])
+        manager.launch(1, ["a", "b"])
+        for req in "ab":
+            manager.retract(req)
+        manager.complete(1, {})
+        manager.match_prefix("a")
+        rows.add(str(manager.extend([("a", 2)]).rows))
+    assert len(rows) == 1
 
 
 @pytest.mark.parametrize(
