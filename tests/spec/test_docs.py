@@ -13,7 +13,7 @@ import pytest
 from kvcheck import Checker
 from kvconform.gallery.mutants import BUGS
 from kvconform.gallery.mutants.bug import SYNTHETIC, Bug
-from kvconform.site.__main__ import ENGINES, engines_page, is_found
+from kvconform.site.__main__ import ENGINES, EXAMPLES, engines_page, is_found
 from kvconform.site.cases import defect_page
 from kvconform.site.evidence import evidence, executable_forms
 from kvconform.site.figures import FIGURES
@@ -109,7 +109,9 @@ def test_pages_about_engines_lead_to_pages_of_the_site(name: str) -> None:
     beside = {*ORDER, *ENGINES, "rules.md", "sources.md"}
     targets = {target.partition("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", engines_page(name).text)}
     strange = [target for target in targets - {""} if target not in beside and not target.startswith("https://")]
-    assert not [target for target in strange if not re.match(r"(defects|vectors|api)/[\w.-]+\.md$", target)]
+    strange = [target for target in strange if not re.match(r"(defects|vectors|api)/[\w.-]+\.md$", target)]
+    examples = {f"examples/{path.relative_to(EXAMPLES)}" for path in EXAMPLES.rglob("*.*")}
+    assert examples.issuperset(strange)
 
 
 @pytest.mark.slow

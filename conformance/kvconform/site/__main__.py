@@ -27,12 +27,16 @@ NOT_FOUND = "---\nsearch:\n  exclude: true\n---\n\n"
 ENGINES = ("any-language.md", "engines.md", "attach.md", "attach-vllm.md", "serve.md")
 """The pages of the guide, in their order."""
 
+EXAMPLES = ROOT / "conformance/examples"
+"""Files that the pages of the guide lead to; they lie beside them in the site."""
+
 
 def write(folder: Path) -> None:
     """Write everything below `folder`."""
     docs = folder / "docs"
     shutil.rmtree(docs, ignore_errors=True)
     shutil.copytree(CHAPTERS / "assets", docs / "assets")
+    shutil.copytree(EXAMPLES, docs / EXAMPLES.name)
     written = [Page(path.name, title_of(path), completed(path)) for path in chapters()]
     written += map(engines_page, ENGINES)
     written += [rules_page(), sources_page()]
@@ -54,7 +58,8 @@ def is_found(page: Page) -> bool:
 def engines_page(name: str) -> Page:
     """A page about real engines; chapters lie beside it in the site."""
     path = ROOT / "conformance/docs" / name
-    return Page(name, title_of(path), linked(path.read_text(encoding="utf-8")).replace("](../../spec/docs/", "]("))
+    text = linked(path.read_text(encoding="utf-8"))
+    return Page(name, title_of(path), text.replace("](../../spec/docs/", "](").replace("](../examples/", "](examples/"))
 
 
 def navigation(written: list[Page], generated: list[Page]) -> str:
