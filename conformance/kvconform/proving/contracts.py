@@ -1,12 +1,12 @@
-"""The contracts of one function put to CrossHair, in a separate process.
+"""The contracts of functions put to CrossHair, in a separate process.
 
     python -m kvconform.proving.contracts kvspec.pages,kvspec.lengths
     python -m kvconform.proving.contracts kvspec.pages,kvspec.lengths kvspec.lengths:resume 1=30 64=30 any=2
 
 The first call lists the functions with contracts: a JSON list of names, each with whether it depends on the page size.
-The second proves one of them at the given page sizes, each with the seconds for one condition; each verdict is a line
-of JSON. Contracts are attached to functions only where `KVSPEC_CONTRACTS` is `1` while they are imported, so the caller
-of this module sets it.
+The second proves some of them, each at the page sizes that follow it, with the seconds for one condition; each verdict
+is a line of JSON. Contracts are attached to functions only where `KVSPEC_CONTRACTS` is `1` while they are imported, so
+the caller of this module sets it.
 """
 
 import importlib
@@ -136,10 +136,13 @@ def main() -> None:
         sized = {name: "page_size" in inspect.signature(function).parameters for name, function in found.items()}
         print(msgspec.json.encode(list(sized.items())).decode())
         return
-    name, *limits = rest
     lay_bare(modules)
-    for limit in limits:
-        page_size, seconds = limit.split("=")
+    name = ""
+    for argument in rest:
+        page_size, limited, seconds = argument.partition("=")
+        if not limited:
+            name = argument
+            continue
         print(msgspec.json.encode(prove(name, found[name], page_size, float(seconds))).decode(), flush=True)
 
 
