@@ -24,6 +24,9 @@ SRC ?=
 # The releases whose servers `make live` starts.
 LIVE ?= sglang==0.5.23 vllm==0.32.0
 
+# The tests start hundreds of processes, and each would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help conformance test quick prove explore soak mutation engines engines-from found docs lint typecheck clean
