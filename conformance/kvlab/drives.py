@@ -7,15 +7,20 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+import msgspec
 
 from kvattach.hooks import Hooks, RuleBroken, Trace, is_error
 from kvattach.patches import Patches
 from kvcheck import Checker, Finding
 from kvlab.injection import Defect, NotInjected, inject_fault
-from kvlab.issues import Issue
+from kvlab.issues import Issue, issues_of
 from kvspec.memory import Pool
 from kvspec.memory.events import Failed, MemoryEvent
+
+W = TypeVar("W")
 
 RUN_SECONDS = 60.0
 """Seconds of processor time for a run with an injected fault, which may loop forever."""
@@ -65,6 +70,30 @@ class Known(NamedTuple):
     """Fixes the other issues during these runs."""
     runs: int = 0
     """The number of runs that look for it alone; 0: any run may show it."""
+
+
+def known_issues(
+    engine: str,
+    options: type[W],
+    run: Callable[[W | None, int], object],
+    fix_others: Callable[[Issue, Patches], None],
+    *,
+    runs: int = 40,
+    can_run: Callable[[W | None], bool] = lambda _: True,
+) -> list[Known]:
+    """The known issues of an engine, each with `runs` seeds of its workload; those that cannot run are left out.
+
+    `run` takes the driver's `options`, `None` if any will do, and a seed. `fix_others` fixes all issues but one.
+    """
+    table, known = issues_of(engine), list[Known]()
+    for issue in table.at("memory"):
+        given = table.workload(issue)
+        work = msgspec.convert(given, options) if given else None
+        if issue.workload is None:
+            known.append(Known(issue))
+        elif can_run(work):
+            known.append(Known(issue, partial(run, work), partial(fix_others, issue), runs))
+    return known
 
 
 @dataclass(frozen=True)

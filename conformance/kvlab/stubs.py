@@ -68,6 +68,14 @@ class StandIn(metaclass=_StandInType):
         return None
 
 
+class Arguments(types.SimpleNamespace):
+    """The options of a server; every other one that a release reads is `None`."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+
 class _StandInModule(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

@@ -22,8 +22,9 @@ from kvcheck.labels import Labels
 from kvcli.main import app
 from kvlab.drives import CheckedTrace
 from kvlab.releases import folder_of
+from kvlab.stubs import Arguments
 from kvlab.vllm.driver import Drive, StuckError
-from kvlab.vllm.engine import Drafter, Options
+from kvlab.vllm.engine import Drafter
 from kvlab.vllm.workload import chunks_workload, offloading_workload, random_workload
 
 FULL = Group(0, 4, 0, False, 8)
@@ -47,7 +48,7 @@ def test_a_pass_reads_its_window_and_not_more() -> None:
 
 
 def test_what_a_release_has_besides_is_off_in_its_configuration() -> None:
-    options = Options(uses_mrope=True)
+    options = Arguments(uses_mrope=True)
     assert options.uses_mrope is True and options.uses_something_new is None
     assert not hasattr(options, "__iter__")
     drafter = Drafter(use_eagle=lambda: True)

@@ -6,13 +6,14 @@ replace the parts that need a GPU: the model answers random logits, and the two 
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from kvattach.mini_sglang.modules import Engine
 from kvlab.device import Stream, advance, stood_in
+from kvlab.traffic import EOS, Done, Traffic, until_done
 
-EOS = 0
 MOST_LOOPS = 20_000
 
 
@@ -41,18 +42,6 @@ class Shape:
             overlap=rng.random() < 0.7,
             aborts=rng.choice([0.0, 0.0, 0.1]),
         )
-
-
-@dataclass
-class Seen:
-    """Counts of the events that a run has reached: they show that it was not idle."""
-
-    loops: int = 0
-    finished: int = 0
-    aborted: int = 0
-    chunks: int = 0
-    hits: int = 0
-    failed: list[str] = field(default_factory=list)
 
 
 class _Model:
@@ -107,82 +96,57 @@ def _cpu_engine(engine: Engine, shape: Shape, rng: random.Random) -> type:
     return CpuEngine
 
 
-class _Done(BaseException):
-    """The scheduler waits for messages, and there are none."""
+class _Traffic(Traffic):
+    """The scheduler's input."""
 
-
-class _Traffic:
-    """The scheduler's input: requests that share prompts, and aborts of any of them, at any moment."""
-
-    def __init__(self, engine: Engine, shape: Shape, rng: random.Random, requests: int, seen: Seen) -> None:
-        self._engine, self._shape, self._rng, self._left, self._seen = engine, shape, rng, requests, seen
-        self._longest = shape.pages * shape.page_size - 1
-        self._stems = [[rng.randint(1, shape.alphabet) for _ in range(self._longest)] for _ in range(3)]
-        self.live: list[int] = []
-        self._next = 0
+    def __init__(self, engine: Engine, shape: Shape, rng: random.Random, requests: int) -> None:
+        super().__init__(rng, requests, shape.pages * shape.page_size - 1, shape.alphabet)
+        self._engine, self._shape = engine, shape
         self.idle: Callable[[], None] = lambda: None
 
     def receive(self, blocking: bool = False) -> list[Any]:
         if blocking:
             self.idle()
-            if not self._left:
-                raise _Done
-        messages: list[Any] = []
-        while self._left and ((blocking and not messages) or self._rng.random() < 0.4):
-            messages.append(self._request())
-            self._left -= 1
-        if self.live and self._rng.random() < self._shape.aborts:
-            self._seen.aborted += 1
-            uid = self.live.pop(self._rng.randrange(len(self.live)))
+            if not self.left:
+                raise Done
+        messages = self.arriving(self._request, least=int(blocking))
+        if (uid := self.aborted(self._shape.aborts)) is not None:
             messages.append(self._engine.message.AbortBackendMsg(uid=uid))
         return messages
 
     def answered(self, reply: list[Any]) -> None:
         for message in reply:
-            if message.finished and message.uid in self.live:
-                self.live.remove(message.uid)
-                self._seen.finished += 1
+            if message.finished:
+                self.finished(message.uid)
 
     def _request(self) -> Any:
-        rng, torch = self._rng, self._engine.torch
-        output = rng.randint(1, max(1, self._longest // 4))
-        prompt = rng.randint(1, self._longest // 2)
-        shared = rng.randint(0, prompt)
-        stem = rng.choice(self._stems)[:shared]
-        tokens = stem + [rng.randint(1, self._shape.alphabet) for _ in range(prompt - shared)]
-        self._next += 1
-        self.live.append(self._next)
+        output = self.length(4)
+        tokens = self.prompt(self.length(2))
+        self.live.append(uid := self.number())
         return self._engine.message.UserMsg(
-            uid=self._next,
-            input_ids=torch.tensor(tokens, dtype=torch.int32),
-            sampling_params=self._engine.core.SamplingParams(max_tokens=output, ignore_eos=rng.random() < 0.3),
+            uid=uid,
+            input_ids=self._engine.torch.tensor(tokens, dtype=self._engine.torch.int32),
+            sampling_params=self._engine.core.SamplingParams(max_tokens=output, ignore_eos=self.rng.random() < 0.3),
         )
 
 
-def run(engine: Engine, seed: int, requests: int = 20, shape: Shape | None = None) -> Seen:
-    """Drive one scheduler until all its requests have left, or until it gives up; the same seed gives the same run.
-
-    An exception of the engine ends the run and is reported as `failed`.
-    """
+def run(engine: Engine, seed: int, requests: int = 20, shape: Shape | None = None) -> None:
+    """Drive one scheduler until all its requests have left, or until it gives up; the same seed gives the same run."""
     rng = random.Random(seed)
     drawn = Shape.drawn(rng)
     shape = shape or drawn
-    seen = Seen()
     module = engine.scheduler
     engine.core._GLOBAL_CTX = None
     before = module.load_tokenizer, engine.package.Engine
     module.load_tokenizer, engine.package.Engine = lambda _: _Tokenizer(), _cpu_engine(engine, shape, rng)
     try:
         with stood_in(engine.torch), engine.torch.inference_mode():
-            _loop(engine, shape, rng, requests, seen)
-    except (AssertionError, RuntimeError, IndexError, KeyError) as error:
-        seen.failed.append(f"{type(error).__name__}: {error}")
+            until_done(partial(_loop, engine, shape, rng, requests))
     finally:
         module.load_tokenizer, engine.package.Engine = before
-    return seen
 
 
-def _loop(engine: Engine, shape: Shape, rng: random.Random, requests: int, seen: Seen) -> None:
+def _loop(engine: Engine, shape: Shape, rng: random.Random, requests: int) -> None:
     config = engine.config.SchedulerConfig(
         model_path="",
         tp_info=None,
@@ -194,22 +158,17 @@ def _loop(engine: Engine, shape: Shape, rng: random.Random, requests: int, seen:
         max_extend_tokens=shape.budget,
     )
     scheduler = engine.scheduler.Scheduler(config)
-    traffic = _Traffic(engine, shape, rng, requests, seen)
+    traffic = _Traffic(engine, shape, rng, requests)
     traffic.idle = scheduler.run_when_idle
     scheduler.receive_msg, scheduler.send_result = traffic.receive, traffic.answered
     data = None
     if not shape.overlap:
         engine.torch.cuda.set_stream(scheduler.engine.stream)
         scheduler.engine.stream.wait_stream(scheduler.stream)
-    try:
-        while True:
-            seen.loops += 1
-            if seen.loops > MOST_LOOPS:
-                raise RuntimeError("the requests never finish")
-            if shape.overlap:
-                data = scheduler.overlap_loop(data)
-            else:
-                scheduler.normal_loop()
-            advance(rng, 4)
-    except _Done:
-        return
+    while True:
+        traffic.loop(MOST_LOOPS)
+        if shape.overlap:
+            data = scheduler.overlap_loop(data)
+        else:
+            scheduler.normal_loop()
+        advance(rng, 4)

@@ -9,7 +9,7 @@ import os
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
@@ -19,15 +19,15 @@ from kvattach.sglang.launches import kept_states, spans
 from kvattach.sglang.release import Release
 from kvlab.device import advance, stood_in
 from kvlab.sglang import memory as memories
-from kvlab.sglang.memory import Arguments
 from kvlab.sglang.pools import PoolMemory, Pools
-from kvlab.sglang.server import EOS, AnyMemory, Worker, arguments, configured, request, scheduler
+from kvlab.sglang.server import AnyMemory, Worker, arguments, configured, request, scheduler
 from kvlab.sglang.sessions import Clients
+from kvlab.stubs import Arguments
+from kvlab.traffic import STUCK, Done, PausingTraffic, until_done
 
 MOST_LOOPS = 10_000
 STILL = 300
 """Loops without a launch after which the server is stuck, unless it pauses."""
-STUCK = "the requests never finish"
 
 
 @dataclass(frozen=True)
@@ -119,81 +119,43 @@ class Shape:
         return replace(self, sessions=sessions, steps=steps, mixed=self.mixed and not steps)
 
 
-@dataclass
-class Seen:
-    """Counts of the events that a run has reached: they show that it was not idle."""
+class _Traffic(PausingTraffic):
+    """The scheduler's input, with the sessions of clients."""
 
-    loops: int = 0
-    finished: int = 0
-    aborted: int = 0
-    paused: int = 0
-    flushed: int = 0
-    turns: int = 0
-    """Of sessions."""
-    retracted: int = 0
-    """For want of room."""
-    preempted: int = 0
-    chunks: int = 0
-    hits: int = 0
-    mixed: int = 0
-    drafted: int = 0
-    """Launches that verify drafts."""
-    failed: list[str] = field(default_factory=list)
-
-
-class _Done(BaseException):
-    """Nothing arrives any more, and nothing is left to do."""
-
-
-class _Traffic:
-    """The scheduler's input: requests that share prompts, aborts of any of them, and pauses, at any moment."""
-
-    def __init__(self, release: Release, shape: Shape, rng: random.Random, seen: Seen) -> None:
-        self._release, self._shape, self._rng, self._seen = release, shape, rng, seen
-        self._left = shape.requests
+    def __init__(self, release: Release, shape: Shape, rng: random.Random) -> None:
         pages = shape.pages if shape.pools is None else shape.pools.fewest(shape.pages)
-        self._longest = pages * shape.page_size - 2 * shape.page_size
-        self._stems = [[rng.randint(1, shape.alphabet) for _ in range(self._longest)] for _ in range(6)]
-        self._live: list[str] = []
-        self._next = 0
-        self._paused = False
-        self._idled = self._still = self._waited = 0
+        longest = pages * shape.page_size - 2 * shape.page_size
+        super().__init__(rng, shape.requests, longest, shape.alphabet, stems=6)
+        self._release, self._shape = release, shape
+        self._still = self._waited = 0
         self.clients = Clients(release, rng, shape.sessions)
         self._talks = shape.sessions > 0
-        self.idle: Callable[[], bool] = lambda: False
+        self.is_idle: Callable[[], bool] = lambda: False
         self.idles: Callable[[], None] = lambda: None
         self.looks: Callable[[], None] = lambda: None
 
     def receive(self, **_: Any) -> list[Any]:
-        rng = self._rng
         self.looks()
-        self._seen.loops += 1
+        self.loop(MOST_LOOPS)
         self._waited += 1
-        self._still = 0 if self._paused else self._still + 1
-        if self._seen.loops > MOST_LOOPS or (self._live and self._still > STILL):
+        self._still = 0 if self.paused else self._still + 1
+        if self.live and self._still > STILL:
             raise RuntimeError(STUCK)
-        advance(rng, 6)
-        self._idled = self._idled + 1 if self.idle() and not self._paused else 0
-        if self._idled > 2 and not self._left:
+        advance(self.rng, 6)
+        if self.idle(self.is_idle()):
             if self._talks:
                 self._talks, self._idled = False, 0
                 return self.clients.leave()
             self.idles()
-            if self._live:
-                raise RuntimeError(f"{STUCK}: {len(self._live)} were forgotten")
-            raise _Done
-        messages = self._talk()
-        while self._left and rng.random() < 0.4:
-            messages.append(self._request())
-            self._left -= 1
-        if self._live and rng.random() < self._shape.aborts:
-            self._seen.aborted += 1
+            if self.live:
+                raise RuntimeError(f"{STUCK}: {len(self.live)} were forgotten")
+            raise Done
+        messages = self._talk() + self.arriving(self._request)
+        if self.live and self.rng.random() < self._shape.aborts:
             # Of those that came first some run.
-            among = self._live[: rng.choice([2, len(self._live)])]
-            messages.append(self._release.messages.AbortReq(rid=rng.choice(among)))
-        if self._paused or rng.random() < self._shape.pauses:
-            messages += self._pause()
-        return messages
+            among = self.live[: self.rng.choice([2, len(self.live)])]
+            messages.append(self._release.messages.AbortReq(rid=self.rng.choice(among)))
+        return messages + self.pausing(self._release.messages, self._shape.pauses, flushes=0.3)
 
     def _talk(self) -> list[Any]:
         """The messages of clients with sessions, beside their turns. Sessions may hold memory that requests need."""
@@ -201,36 +163,18 @@ class _Traffic:
             return []
         if self._waited > STILL // 2 and not self._shape.patient:
             return self.clients.leave()
-        return self.clients.messages(more=self._left > 0)
-
-    def _pause(self) -> list[Any]:
-        """The server pauses, or it goes on, sooner or later."""
-        if not self._paused:
-            self._seen.paused += 1
-            self._paused = True
-            mode = self._rng.choice(["in_place", "retract"])
-            return [self._release.messages.PauseGenerationReqInput(mode=mode)]
-        self._paused = self._rng.random() < 0.7
-        if self._paused and self._rng.random() < 0.3:
-            # As before new weights are loaded; with requests that run it is refused.
-            return [self._release.messages.FlushCacheReqInput()]
-        return [] if self._paused else [self._release.messages.ContinueGenerationReqInput()]
+        return self.clients.messages(more=self.left > 0)
 
     def _request(self) -> Any:
-        rng = self._rng
-        output = rng.randint(1, max(1, self._longest // self._shape.outputs))
-        prompt = rng.randint(1, max(1, self._longest // self._shape.prompts))
-        shared = rng.randint(0, prompt) if rng.random() < 0.5 else prompt - 1
-        tokens = rng.choice(self._stems)[:shared]
-        tokens = tokens + [rng.randint(1, self._shape.alphabet) for _ in range(prompt - shared)]
-        self._next += 1
+        rng, shape = self.rng, self._shape
+        output, prompt = self.length(shape.outputs), self.length(shape.prompts)
+        tokens = self.prompt(prompt, None if rng.random() < 0.5 else prompt - 1)
         # A name ends where it ends: an abort is for all that begin with its name.
-        rid = f"r{self._next}."
-        self._live.append(rid)
-        priority = rng.randint(0, 3) if self._shape.priorities else None
+        rid = f"r{self.number()}."
+        self.live.append(rid)
+        priority = rng.randint(0, 3) if shape.priorities else None
         session = self.clients.turn(rid)
         if session is not None:
-            self._seen.turns += 1
             tokens = tokens[: 1 + len(tokens) // 3]
         return request(
             self._release,
@@ -242,30 +186,16 @@ class _Traffic:
             session=session,
         )
 
-    def finished(self, rid: str) -> None:
-        self.clients.answered(rid)
-        if rid in self._live:
-            self._live.remove(rid)
-            self._seen.finished += 1
+    def finished(self, name: str) -> None:
+        self.clients.answered(name)
+        super().finished(name)
 
-    def flushed(self) -> None:
-        self._seen.flushed += 1
-
-    def requeued(self, *, without_room: bool) -> None:
-        self._seen.retracted += without_room
-        self._seen.preempted += not without_room and not self._paused
-
-    def launched(self, reqs: list[Any], starts: list[int], stops: list[int], *, mixed: bool) -> None:
+    def launched(self) -> None:
         """A forward pass was queued."""
         self._still = self._waited = 0
-        known = [len(req.origin_input_ids) + len(req.output_ids) for req in reqs]
-        self._seen.chunks += any(stop < tokens for stop, tokens in zip(stops, known, strict=True))
-        self._seen.hits += any(0 < start < stop - 1 for start, stop in zip(starts, stops, strict=True))
-        self._seen.mixed += mixed
 
-    def sampled(self) -> int:
-        """A request's next token."""
-        return EOS if self._rng.random() < self._shape.ends else self._rng.randint(1, self._shape.alphabet)
+    def sample(self) -> int:
+        return self.sampled(self._shape.ends)
 
 
 def run(
@@ -275,11 +205,11 @@ def run(
     shape: Shape | None = None,
     *,
     host: bool = True,
-) -> Seen:
+) -> str:
     """Drive one scheduler until all its requests have left, or until it gives up; the same seed gives the same run.
 
-    `host` adds a host tier; without it the pools are drawn. An exception of the release ends the run and is reported
-    as `failed`.
+    `host` adds a host tier; without it the pools are drawn. The result is the error of the release that ended the run,
+    or nothing.
     """
     rng = random.Random(seed)
     drawn = Shape.drawn(rng)
@@ -288,7 +218,6 @@ def run(
     if release.sessions is not None:
         drawn = drawn.with_clients(random.Random(f"{seed} sessions"))
     shape = shape or drawn
-    seen = Seen()
     with stood_in(release.torch):
         patches = Patches()
         for module in release.modules_with_device:
@@ -298,24 +227,15 @@ def run(
         patches.set(release.scheduler, "TEST_RETRACT_INTERVAL", shape.retracts or 1)
         try:
             environment = {} if shape.pools is None else shape.pools.environment
-            with patch.dict(os.environ, environment), _made(release, shape, rng, seen, attached) as made:
-                _loop(made, seen)
+            with patch.dict(os.environ, environment), _made(release, shape, rng, attached) as made:
+                loop = made.event_loop_overlap if made.enable_overlap else made.event_loop_normal
+                return until_done(loop, (Exception,))
         finally:
             patches.undo()
-    return seen
-
-
-def _loop(made: Any, seen: Seen) -> None:
-    try:
-        (made.event_loop_overlap if made.enable_overlap else made.event_loop_normal)()
-    except _Done:
-        pass
-    except Exception as error:
-        seen.failed.append(f"{type(error).__name__}: {error}")
 
 
 @contextmanager
-def _made(release: Release, shape: Shape, rng: random.Random, seen: Seen, attached: Attached | None) -> Iterator[Any]:
+def _made(release: Release, shape: Shape, rng: random.Random, attached: Attached | None) -> Iterator[Any]:
     """The scheduler, and all that it works on."""
     server = arguments(
         chunked_prefill_size=shape.chunk,
@@ -338,8 +258,7 @@ def _made(release: Release, shape: Shape, rng: random.Random, seen: Seen, attach
         speculative_num_draft_tokens=shape.steps + 1 if shape.steps else None,
         speculative_num_steps=shape.steps or None,
     )
-    traffic = _Traffic(release, shape, rng, seen)
-
+    traffic = _Traffic(release, shape, rng)
     drafts = shape.steps + 1 if shape.steps else 0
 
     def reads_rows(batch: Any) -> None:
@@ -350,22 +269,21 @@ def _made(release: Release, shape: Shape, rng: random.Random, seen: Seen, attach
             )
 
     def launched(batch: Any, verified: list[int] | None) -> None:
-        starts, stops = spans(batch, verified)
-        seen.drafted += verified is not None
-        traffic.launched(batch.reqs, starts, stops, mixed=batch.forward_mode.is_mixed())
+        traffic.launched()
         if attached is not None:
+            starts, stops = spans(batch, verified)
             attached.launch(batch.reqs, starts, stops, kept_states(batch, stops), drafts if verified else 0)
 
     with configured(release, server), traffic.clients.timed():
         memory = _memory(release, shape)
-        worker = Worker(release, memory, rng, traffic.sampled, shape.overlap, drafts)
+        worker = Worker(release, memory, rng, traffic.sample, shape.overlap, drafts)
         worker.reads_rows, worker.launched = reads_rows, launched
         # The scheduler's own wiring, in the releases that have it.
         for fence in ("load_fence_stream", "write_fence_stream"):
             if hasattr(memory.controller, fence):
                 setattr(memory.controller, fence, worker.forward_stream)
         made = scheduler(release, memory, worker, server, traffic)
-        traffic.idle = made.is_fully_idle
+        traffic.is_idle = made.is_fully_idle
         if attached is not None:
             attached.watch(memory)
             traffic.idles = attached.idle

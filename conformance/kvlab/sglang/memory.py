@@ -15,6 +15,7 @@ from typing import Any
 
 from kvattach.patches import Patches
 from kvattach.sglang.release import Release
+from kvlab.stubs import Arguments
 
 LAYERS = 2
 
@@ -29,14 +30,6 @@ class Shape:
     context: int
     host_pages: int = 0
     write_policy: str = ""
-
-
-class Arguments(SimpleNamespace):
-    """The arguments of a server; every other argument that a release reads is `None`."""
-
-    def __getattr__(self, name: str) -> None:
-        if name.startswith("__"):
-            raise AttributeError(name)
 
 
 class Memory:

@@ -10,7 +10,8 @@ from typing import Any
 
 from kvattach.sglang.release import Release
 from kvlab.sglang.adapter import building
-from kvlab.sglang.memory import Arguments, Shape
+from kvlab.sglang.memory import Shape
+from kvlab.stubs import Arguments
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,10 @@ from typing import Any, Protocol
 from kvattach.patches import Patches
 from kvattach.sglang.release import Release
 from kvlab.device import Event, Stream
-from kvlab.sglang.memory import LAYERS, Arguments, RadixMemory, UnifiedMemory
+from kvlab.sglang.memory import LAYERS, RadixMemory, UnifiedMemory
 from kvlab.sglang.pools import PoolMemory
-from kvlab.stubs import StandIn
-
-EOS = 0
+from kvlab.stubs import Arguments, StandIn
+from kvlab.traffic import EOS
 
 AnyMemory = UnifiedMemory | RadixMemory | PoolMemory
 
@@ -29,14 +28,8 @@ class Watching(Protocol):
     def receive(self, **_: Any) -> list[Any]:
         """The messages since the last look."""
 
-    def finished(self, rid: str) -> None:
+    def finished(self, name: str) -> None:
         """A request was answered for the last time."""
-
-    def flushed(self) -> None:
-        """The server has forgotten what it had cached."""
-
-    def requeued(self, *, without_room: bool) -> None:
-        """A request that ran waits again."""
 
 
 def arguments(**more: Any) -> Arguments:
@@ -209,8 +202,6 @@ class _Answers:
     def send_output(self, said: Any, *_: Any) -> None:
         if getattr(said, "rid", None):
             self._watching.finished(said.rid)
-        elif getattr(said, "success", False) and not hasattr(said, "session_id"):
-            self._watching.flushed()
 
     def stream_output(self, reqs: list[Any], *_: Any, **__: Any) -> None:
         for req in reqs:
@@ -242,11 +233,6 @@ def scheduler(release: Release, memory: AnyMemory, worker: Worker, server: Argum
 
         def stream_output(self, reqs: list[Any], *_: Any) -> None:
             answers.stream_output(reqs)
-
-        def _add_request_to_queue(self, req: Any, is_retracted: bool = False) -> None:
-            if req.retraction_count:
-                watching.requeued(without_room=is_retracted)
-            super()._add_request_to_queue(req, is_retracted=is_retracted)
 
         def maybe_prepare_mlp_sync_batch(self, batch: Any, **_: Any) -> Any:
             return batch

@@ -4,17 +4,23 @@ from functools import partial
 from pathlib import Path
 
 from kvattach.hooks import Hooks, Trace
+from kvattach.patches import Patches
 from kvattach.sglang.hooks import Attached
 from kvattach.sglang.release import Release
 from kvlab.device import Event, Stream
-from kvlab.drives import CheckedTrace, Trial
+from kvlab.drives import CheckedTrace, Trial, known_issues
+from kvlab.issues import Issue
 from kvlab.sglang import driver, walk
 from kvlab.sglang.driver import Shape
 from kvlab.sglang.faults import defects
-from kvlab.sglang.issues import fix, known
+from kvlab.sglang.issues import can_run, fix
 from kvlab.sglang.release import load
 from kvlab.stubs import EngineError
+from kvlab.traffic import STUCK
 from kvspec.memory.events import Failed
+
+RUNS = 60
+"""Runs that look for one issue."""
 
 
 def trial(folder: Path) -> Trial:
@@ -38,18 +44,24 @@ def trial(folder: Path) -> Trial:
         attached[:] = [Attached(release, trace, Stream, Event)]
         return attached[0].hooks
 
+    def report(error: str) -> None:
+        if error:
+            attached[0].hooks.emit(Failed("stuck" if STUCK in error else "assertion", error))
+
     def run(seed: int) -> None:
-        for error in _run(release, seed, attached[0]).failed:
-            attached[0].hooks.emit(Failed("stuck" if driver.STUCK in error else "assertion", error))
+        report(_run(release, seed, attached[0]))
 
-    def drive(seed: int, shape: Shape) -> None:
-        for error in driver.run(release, seed, attached[0], shape).failed:
-            attached[0].hooks.emit(Failed("stuck" if driver.STUCK in error else "assertion", error))
+    def drive(shape: Shape | None, seed: int) -> None:
+        report(driver.run(release, seed, attached[0], shape))
 
-    return Trial("SGLang", attach, run, injected, partial(fix, release), known(release, drive))
+    def fix_others(issue: Issue, patches: Patches) -> None:
+        fix(release, patches, but=issue.fix)
+
+    known = known_issues("sglang", Shape, drive, fix_others, runs=RUNS, can_run=partial(can_run, release))
+    return Trial("SGLang", attach, run, injected, partial(fix, release), known)
 
 
-def _run(release: Release, seed: int, attached: Attached) -> driver.Seen | walk.Seen:
+def _run(release: Release, seed: int, attached: Attached) -> str:
     """By turns: its scheduler with a host tier; a walk; and its scheduler without a host tier, if it can be driven so.
 
     In a walk transfers are closer to launches than the scheduler's barriers let them be.

@@ -8,7 +8,7 @@ loaded back. How far the streams have got is drawn at random.
 import random
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from kvattach.patches import Patches
@@ -16,33 +16,9 @@ from kvattach.sglang.hooks import Attached
 from kvattach.sglang.release import Release
 from kvlab.device import Event, Stream, advance, stood_in
 from kvlab.sglang.memory import LAYERS, RadixMemory, Shape, UnifiedMemory, make
+from kvlab.traffic import Traffic, until_done
 
 MOST_STEPS = 5_000
-STUCK = "the requests never finish"
-
-
-@dataclass(frozen=True)
-class Traffic:
-    """The shape of requests; lengths in tokens."""
-
-    requests: int
-    alphabet: int
-    chunk: int
-    overlap: bool
-    retracts: float
-
-
-@dataclass
-class Seen:
-    """Counts of the events that a walk has reached: they show that it was not idle."""
-
-    steps: int = 0
-    finished: int = 0
-    retracted: int = 0
-    chunks: int = 0
-    hits: int = 0
-    host_hits: int = 0
-    failed: list[str] = field(default_factory=list)
 
 
 @dataclass(eq=False)
@@ -118,13 +94,10 @@ class Walk:
             context=pages * page_size + page_size,
             write_policy=rng.choice(["write_through", "write_through", "write_through_selective", "write_back"]),
         )
-        self._traffic = Traffic(
-            requests=rng.randint(10, 40),
-            alphabet=rng.choice([2, 3, 50]),
-            chunk=page_size * rng.choice([1, 2, 4, 50]),
-            overlap=rng.random() < 0.8,
-            retracts=rng.choice([0.0, 0.05]),
-        )
+        requests, alphabet = rng.randint(10, 40), rng.choice([2, 3, 50])
+        self._chunk = page_size * rng.choice([1, 2, 4, 50])
+        self._overlap = rng.random() < 0.8
+        self._retracts = rng.choice([0.0, 0.05])
         self._rng = rng
         self.memory = make(release, self._shape)
         self.worker = Worker(self.memory)
@@ -133,27 +106,20 @@ class Walk:
             if hasattr(self.memory.controller, fence):
                 setattr(self.memory.controller, fence, self.worker.forward_stream)
         self._barrier = barrier((release.root / "srt" / "managers" / "scheduler.py").read_text(encoding="utf-8"))
-        longest = pages * page_size // 2
-        self._longest = longest
-        self._stems = [[rng.randint(1, self._traffic.alphabet) for _ in range(longest)] for _ in range(4)]
+        self._traffic = Traffic(rng, requests, pages * page_size // 2, alphabet, stems=4)
         self._waiting: deque[Turn] = deque()
         self._running: list[Turn] = []
         self._chunked: Turn | None = None
         self._flying: deque[tuple[Batch, Event]] = deque()
-        self._left = self._traffic.requests
-        self._count = 0
-        self.seen = Seen()
         self.idled: Callable[[], None] = lambda: None
 
     def run(self) -> None:
         """Walk until all requests have finished."""
-        while self._left or self._waiting or self._running or self._chunked or self._flying:
-            self.seen.steps += 1
-            if self.seen.steps > MOST_STEPS:
-                raise RuntimeError(STUCK)
+        while self._traffic.left or self._waiting or self._running or self._chunked or self._flying:
+            self._traffic.loop(MOST_STEPS)
             self.memory.cache.check_hicache_events()
-            while self._left and (self._rng.random() < 0.3 or not (self._waiting or self._running)):
-                self._arrive()
+            least = int(not (self._waiting or self._running))
+            self._waiting += self._traffic.arriving(self._request, least=least)
             if self._barrier == "schedule":
                 Stream.current.wait_event(self.worker.rows_read)
             batch = self._schedule()
@@ -161,7 +127,7 @@ class Walk:
                 self._launch(batch)
                 if self._barrier == "results":
                     Stream.current.wait_event(self.worker.rows_read)
-            while len(self._flying) > (1 if self._traffic.overlap and batch else 0):
+            while len(self._flying) > (1 if self._overlap and batch else 0):
                 self._take_in(*self._flying.popleft())
             advance(self._rng, 6)
         self.idle()
@@ -174,16 +140,11 @@ class Walk:
             self.memory.cache.check_hicache_events()
         self.idled()
 
-    def _arrive(self) -> None:
-        rng = self._rng
-        output = rng.randint(1, max(1, self._longest // 3))
-        prompt = rng.randint(2, max(2, self._longest - output))
-        shared = rng.randint(0, prompt)
-        tokens = rng.choice(self._stems)[:shared]
-        tokens = tokens + [rng.randint(1, self._traffic.alphabet) for _ in range(prompt - len(tokens))]
-        self._left -= 1
-        self._count += 1
-        self._waiting.append(Turn(self.memory.request(f"r{self._count}", tokens), tokens, output))
+    def _request(self) -> Turn:
+        longest = self._traffic.longest
+        output = self._traffic.length(3)
+        tokens = self._traffic.prompt(self._rng.randint(2, max(2, longest - output)))
+        return Turn(self.memory.request(f"r{self._traffic.number()}", tokens), tokens, output)
 
     def _schedule(self) -> Batch | None:
         prefill = self._prefill() if self._chunked or self._rng.random() < 0.7 else None
@@ -198,15 +159,12 @@ class Walk:
                 self._retract(self._chunked)
         while self._waiting and self._chunked is None and len(self._running) < self._shape.rows:
             turn = self._waiting[0]
-            found = memory.match(turn.req)
+            memory.match(turn.req)
             need = memory.pages(len(turn.tokens)) * self._shape.page_size + self._shape.page_size * len(self._running)
             if need > memory.room:
                 break
             self._waiting.popleft()
-            device = turn.req.host_hit_length
             turn.done = memory.admit(turn.req)
-            self.seen.hits += turn.done > 0
-            self.seen.host_hits += device > 0 and turn.done == found
             memory.start(turn.req)
             if not self._add(turn, batch):
                 self._retract(turn)
@@ -219,7 +177,7 @@ class Walk:
 
     def _add(self, turn: Turn, batch: Batch) -> bool:
         """One chunk of a prompt; whether there was room."""
-        upto = min(len(turn.tokens), turn.done + self._traffic.chunk)
+        upto = min(len(turn.tokens), turn.done + self._chunk)
         if not self.memory.extend(turn.req, upto):
             return False
         batch.reqs.append(turn.req)
@@ -230,11 +188,10 @@ class Walk:
         self._chunked = turn if upto < len(turn.tokens) else None
         if self._chunked is None:
             self._running.append(turn)
-        self.seen.chunks += self._chunked is not None
         return True
 
     def _decode(self) -> Batch | None:
-        if self._running and self._rng.random() < self._traffic.retracts:
+        if self._running and self._rng.random() < self._retracts:
             self._retract(self._rng.choice(self._running))
         batch = Batch([], [], [], [])
         for turn in list(self._running):
@@ -258,7 +215,6 @@ class Walk:
 
     def _retract(self, turn: Turn) -> None:
         """Its pages go back while a launch may still write them; it waits again."""
-        self.seen.retracted += 1
         turn.gone = True
         if turn in self._running:
             self._running.remove(turn)
@@ -284,7 +240,7 @@ class Walk:
         for turn, upto in zip(batch.turns, batch.seq_lens, strict=True):
             if turn.gone or upto < len(turn.tokens):
                 continue
-            token = self._rng.randint(1, self._traffic.alphabet)
+            (token,) = self._traffic.tokens(1)
             turn.tokens.append(token)
             self.memory.grow(turn.req, token)
             turn.output -= 1
@@ -292,7 +248,6 @@ class Walk:
                 turn.gone = True
                 self._running.remove(turn)
                 self.memory.let_go(turn.req, publish=True)
-                self.seen.finished += 1
             elif upto > batch.prefix_lens[batch.turns.index(turn)] + 1:
                 self.memory.publish(turn.req, upto)
         flush = getattr(self.memory.cache, "flush_pending_backups", None)
@@ -300,8 +255,8 @@ class Walk:
             flush()
 
 
-def run(release: Release, seed: int, attached: Attached | None = None) -> Seen:
-    """One walk; the same seed gives the same one. An exception of the release ends it and is reported as `failed`."""
+def run(release: Release, seed: int, attached: Attached | None = None) -> str:
+    """One walk; the same seed gives the same one. The result is the error of the release that ended it, or nothing."""
     rng = random.Random(seed)
     with stood_in(release.torch):
         patches = Patches()
@@ -314,9 +269,6 @@ def run(release: Release, seed: int, attached: Attached | None = None) -> Seen:
             walk.idled = attached.idle
         try:
             with walk.memory.configured():
-                walk.run()
-        except (AssertionError, RuntimeError, KeyError, IndexError) as error:
-            walk.seen.failed.append(f"{type(error).__name__}: {error}")
+                return until_done(walk.run)
         finally:
             patches.undo()
-    return walk.seen

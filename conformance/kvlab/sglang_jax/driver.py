@@ -7,14 +7,15 @@ part that needs an accelerator: the worker answers random tokens, in overlap tho
 import random
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from kvattach.sglang_jax.modules import Engine
-from kvlab.sglang_jax.server import EOS, Worker, aligned, arguments, logits, scheduler
+from kvlab.sglang_jax.server import Worker, aligned, arguments, logits, scheduler
+from kvlab.traffic import Done, PausingTraffic, Traffic, until_done
 
 MOST_LOOPS = 1_000
-STUCK = "the requests never finish"
 
 
 @dataclass(frozen=True)
@@ -55,28 +56,13 @@ class Shape:
         )
 
 
-@dataclass
-class Seen:
-    """Counts of the events that a run has reached: they show that it was not idle."""
-
-    loops: int = 0
-    finished: int = 0
-    aborted: int = 0
-    paused: int = 0
-    failed: list[str] = field(default_factory=list)
-
-
-class _Done(BaseException):
-    """Nothing arrives any more, and nothing is left to do."""
-
-
 class _Worker(Worker):
     """Answers random tokens."""
 
-    def __init__(self, engine: Engine, shape: Shape, rng: random.Random) -> None:
+    def __init__(self, engine: Engine, shape: Shape, traffic: Traffic) -> None:
         size = shape.pages * shape.page_size
         super().__init__(engine, rows=shape.running, context=size, pages=shape.pages, page_size=shape.page_size)
-        self._engine, self._shape, self._rng = engine, shape, rng
+        self._engine, self._shape, self._traffic = engine, shape, traffic
         self._context = size
         self._results: deque[list[int]] = deque()
         self._futures = 0
@@ -94,9 +80,8 @@ class _Worker(Worker):
         return [self._context], [self._shape.running], [self._shape.running * (self._context + self._shape.page_size)]
 
     def forward_batch_generation(self, batch: Any, *_: Any, **__: Any) -> tuple[Any, Any, int]:
-        numpy, drawn = self._engine.numpy, self._rng
-        count = len(batch.seq_lens)
-        tokens = [EOS if drawn.random() < 0.05 else drawn.randint(1, self._shape.alphabet) for _ in range(count)]
+        numpy, count = self._engine.numpy, len(batch.seq_lens)
+        tokens = [self._traffic.sampled() for _ in range(count)]
         if not self._shape.overlap:
             return logits(), numpy.array(tokens, dtype=numpy.int32), 0
         self._results.append(tokens)
@@ -107,68 +92,37 @@ class _Worker(Worker):
         return logits(), self._results.popleft(), 0
 
 
-class _Traffic:
-    """The scheduler's input: requests that share prompts, and aborts of any of them, at any moment."""
+class _Traffic(PausingTraffic):
+    """The scheduler's input."""
 
-    def __init__(self, engine: Engine, shape: Shape, rng: random.Random, requests: int, seen: Seen) -> None:
-        self._engine, self._shape, self._rng, self._left, self._seen = engine, shape, rng, requests, seen
-        self._longest = shape.pages * shape.page_size - 2 * shape.page_size
-        self._stems = [[rng.randint(1, shape.alphabet) for _ in range(self._longest)] for _ in range(3)]
-        self._live: list[str] = []
-        self._next = 0
-        self.idle: Callable[[], bool] = lambda: False
-        self._idled = 0
-        self._paused = False
+    def __init__(self, engine: Engine, shape: Shape, rng: random.Random, requests: int) -> None:
+        super().__init__(rng, requests, shape.pages * shape.page_size - 2 * shape.page_size, shape.alphabet)
+        self._engine, self._shape = engine, shape
+        self.is_idle: Callable[[], bool] = lambda: False
 
     def recv_requests(self) -> list[Any]:
-        self._seen.loops += 1
-        if self._seen.loops > MOST_LOOPS:
-            raise RuntimeError(STUCK)
-        self._idled = self._idled + 1 if self.idle() and not self._paused else 0
-        if self._idled > 2 and not self._left:
-            raise _Done
-        messages: list[Any] = []
-        while self._left and self._rng.random() < 0.4:
-            messages.append(self._request())
-            self._left -= 1
-        if self._live and self._rng.random() < self._shape.aborts:
-            self._seen.aborted += 1
-            rid = self._live.pop(self._rng.randrange(len(self._live)))
+        self.loop(MOST_LOOPS)
+        if self.idle(self.is_idle()):
+            raise Done
+        messages = self.arriving(self._request)
+        if (rid := self.aborted(self._shape.aborts)) is not None:
             messages.append(self._engine.messages.AbortReq(rid=rid))
-        if self._paused or self._rng.random() < self._shape.pauses:
-            messages += self._pause()
-        return messages
-
-    def _pause(self) -> list[Any]:
-        """The server pauses, or it goes on, sooner or later."""
-        if not self._paused:
-            self._seen.paused += 1
-            self._paused = True
-            return [self._engine.messages.PauseGenerationReqInput(mode=self._rng.choice(["in_place", "retract"]))]
-        self._paused = self._rng.random() < 0.7
-        return [] if self._paused else [self._engine.messages.ContinueGenerationReqInput()]
+        return messages + self.pausing(self._engine.messages, self._shape.pauses)
 
     def send_pyobj(self, said: Any) -> None:
         for rid, reason in zip(getattr(said, "rids", ()), getattr(said, "finished_reasons", ()), strict=False):
-            if reason is not None and rid in self._live:
-                self._live.remove(rid)
-                self._seen.finished += 1
+            if reason is not None:
+                self.finished(rid)
 
     def wait_for_new_requests(self, *_: Any) -> None:
         """Return at once."""
 
     def _request(self) -> Any:
-        rng = self._rng
-        output = rng.randint(1, max(1, self._longest // 4))
-        prompt = rng.randint(1, max(1, self._longest // 2))
-        shared = rng.randint(0, prompt)
-        tokens = rng.choice(self._stems)[:shared]
-        tokens = tokens + [rng.randint(1, self._shape.alphabet) for _ in range(prompt - shared)]
-        self._next += 1
+        output = self.length(4)
+        tokens = self.prompt(self.length(2))
         # A name ends where it ends: an abort is for all that begin with its name.
-        rid = f"r{self._next}."
-        self._live.append(rid)
-        sampling = self._engine.sampling.SamplingParams(max_new_tokens=output, ignore_eos=rng.random() < 0.3)
+        self.live.append(rid := f"r{self.number()}.")
+        sampling = self._engine.sampling.SamplingParams(max_new_tokens=output, ignore_eos=self.rng.random() < 0.3)
         sampling.normalize(None)
         return self._engine.messages.TokenizedGenerateReqInput(
             rid=rid,
@@ -183,25 +137,15 @@ class _Traffic:
         )
 
 
-def run(engine: Engine, seed: int, requests: int = 12, shape: Shape | None = None) -> Seen:
-    """Drive one scheduler until all its requests have left, or until it gives up; the same seed gives the same run.
-
-    An exception of the engine ends the run and is reported as `failed`.
-    """
+def run(engine: Engine, seed: int, requests: int = 12, shape: Shape | None = None) -> None:
+    """Drive one scheduler until all its requests have left, or until it gives up; the same seed gives the same run."""
     rng = random.Random(seed)
     drawn = Shape.drawn(rng)
-    seen = Seen()
-    try:
-        _loop(engine, shape or drawn, rng, requests, seen)
-    except _Done:
-        pass
-    except (AssertionError, IndexError, KeyError, RuntimeError, ValueError) as error:
-        seen.failed.append(f"{type(error).__name__}: {error}")
-    return seen
+    until_done(partial(_loop, engine, shape or drawn, rng, requests))
 
 
-def _loop(engine: Engine, shape: Shape, rng: random.Random, requests: int, seen: Seen) -> None:
-    traffic = _Traffic(engine, shape, rng, requests, seen)
+def _loop(engine: Engine, shape: Shape, rng: random.Random, requests: int) -> None:
+    traffic = _Traffic(engine, shape, rng, requests)
     server = arguments(
         page_size=shape.page_size,
         longest=shape.pages * shape.page_size,
@@ -211,8 +155,8 @@ def _loop(engine: Engine, shape: Shape, rng: random.Random, requests: int, seen:
         mixed=shape.mixed,
         ratio=shape.conservativeness,
     )
-    made = scheduler(engine, server, _Worker(engine, shape, rng), traffic)
-    traffic.idle = lambda: _idle(made)
+    made = scheduler(engine, server, _Worker(engine, shape, traffic), traffic)
+    traffic.is_idle = lambda: _idle(made)
     if shape.overlap:
         made.event_loop_overlap()
     else:

@@ -5,16 +5,8 @@ from typing import Any
 
 from kvattach.sglang_jax.hooks import ALIGNED
 from kvattach.sglang_jax.modules import Engine
-
-EOS = 0
-
-
-class Arguments(SimpleNamespace):
-    """The arguments of a server; every other argument that a release reads is `None`."""
-
-    def __getattr__(self, name: str) -> None:
-        if name.startswith("__"):
-            raise AttributeError(name)
+from kvlab.stubs import Arguments
+from kvlab.traffic import EOS
 
 
 class Worker:

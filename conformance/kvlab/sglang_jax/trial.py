@@ -3,19 +3,15 @@
 from functools import partial
 from pathlib import Path
 
-import msgspec
-
 from kvattach.hooks import Hooks, Trace
+from kvattach.patches import Patches
 from kvattach.sglang_jax.hooks import Attached
-from kvlab.drives import Known, Trial
-from kvlab.issues import Issue, issues_of
+from kvlab.drives import Trial, known_issues
+from kvlab.issues import Issue
 from kvlab.sglang_jax import driver
 from kvlab.sglang_jax.engine import load
 from kvlab.sglang_jax.faults import defects
 from kvlab.sglang_jax.fixes import fix
-
-RUNS = 40
-"""Runs that look for one issue."""
 
 
 def trial(folder: Path) -> Trial:
@@ -31,14 +27,11 @@ def trial(folder: Path) -> Trial:
         attached[:] = [Attached(engine, trace).hooks]
         return attached[0]
 
-    def run(seed: int) -> None:
-        driver.run(engine, seed)
+    def run(shape: driver.Shape | None, seed: int) -> None:
+        driver.run(engine, seed, shape=shape)
 
-    def looked_for(issue: Issue) -> Known:
-        options = issues_of("sglang-jax").workload(issue)
-        shape = msgspec.convert(options, driver.Shape) if options else None
-        others = partial(fix, engine, but=issue.id)
-        return Known(issue, lambda seed: driver.run(engine, seed, shape=shape), others, RUNS)
+    def fix_others(issue: Issue, patches: Patches) -> None:
+        fix(engine, patches, but=issue.id)
 
-    known = [looked_for(issue) for issue in issues_of("sglang-jax").at("memory") if issue.workload is not None]
-    return Trial("sglang-jax", attach, run, defects(engine), partial(fix, engine), known)
+    known = known_issues("sglang-jax", driver.Shape, run, fix_others)
+    return Trial("sglang-jax", attach, partial(run, None), defects(engine), partial(fix, engine), known)

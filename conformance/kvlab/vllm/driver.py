@@ -33,7 +33,7 @@ class Drive:
     work: Workload
     scheduler: Any = field(init=False)
     happened: Counter[str] = field(default_factory=Counter)
-    """How often what happened: the evidence that a drive reached what it is for."""
+    """Launches and preemptions, counted."""
     _dice: random.Random = field(init=False)
     _in_flight: deque[Launch] = field(default_factory=deque)
     _arrived: int = 0
@@ -116,19 +116,8 @@ class Drive:
         if launch.computed is not None:
             launch.computed.stream.finish(launch.computed.entries)
             result.kv_connector_output = launch.reported
-            self.happened["loads"] += len(launch.reported.finished_recving or ())
-            stored = launch.reported.kv_connector_worker_meta
-            done = getattr(stored, "completed_store_events", None) or getattr(stored, "completed_jobs", None) or ()
-            self.happened["stores"] += len(done)
         elif self.scheduler.connector is not None:
-            connector = self.scheduler.connector
-            result.kv_connector_output = connector.arrived(output.kv_connector_metadata)
-            if result.kv_connector_output is not None:
-                self.happened["transfers"] += 1
-                self.happened["failed loads"] += bool(
-                    result.kv_connector_output.invalid_block_ids
-                    or getattr(result.kv_connector_output, "failed_recving", ())
-                )
+            result.kv_connector_output = self.scheduler.connector.arrived(output.kv_connector_metadata)
         self._engine(self.scheduler.update_from_output, output, result)
         if self.work.drafts and self.work.launches == 1:
             drafted = [[self._dice.randrange(1, 9) for _ in range(self.work.drafts)] for _ in names]
@@ -138,7 +127,6 @@ class Drive:
         """The token that is sampled, and before it as many of the drafts as were right."""
         drafts = len(output.scheduled_spec_decode_tokens.get(name, ()))
         accepted = self._dice.randrange(drafts + 1)
-        self.happened["rejected drafts"] += drafts - accepted
         request = self.scheduler.requests.get(name)
         last = list(request.all_token_ids[-2:]) if request is not None else [1, 1]
         sampled: list[int] = []
@@ -178,7 +166,6 @@ class Drive:
             more["resumable"] = True
         request = make_request(self.work, name, self._prompt(), self._dice.randrange(1, 12), **more)
         self.scheduler.add_request(request)
-        self.happened["requests"] += 1
 
     def _next_turn(self, name: str) -> None:
         """A session's next input, or its end."""
@@ -189,7 +176,6 @@ class Drive:
         last = not self._turns[name]
         prompt = [self._dice.randrange(1, 3) for _ in range(self._dice.randrange(1, 6))]
         update = make_request(self.work, name, prompt, self._dice.randrange(1, 8), resumable=not last)
-        self.happened["turns"] += 1
         self._engine(self.scheduler.add_request, update)
         if last:
             del self._turns[name]
@@ -200,17 +186,15 @@ class Drive:
         if self.scheduler.requests:
             name = self._dice.choice(sorted(self.scheduler.requests))
             self._engine(self.scheduler.finish_requests, name, RequestStatus.FINISHED_ABORTED)
-            self.happened["aborts"] += 1
 
     def _reset(self) -> None:
         if self._worker is not None:
             # Older releases refuse to reset what is offloaded. Running requests cannot be reset in any, while
             # transfers hold what they have: the engine says so itself.
             what = (False, True) if self._worker.can_reset else (False,)
-            done = self._engine(self.scheduler.reset_prefix_cache, *what)
+            self._engine(self.scheduler.reset_prefix_cache, *what)
         else:
-            done = self._engine(self.scheduler.reset_prefix_cache, self._dice.random() < 0.7)
-        self.happened["resets"] += bool(done)
+            self._engine(self.scheduler.reset_prefix_cache, self._dice.random() < 0.7)
 
 
 def driven(work: Workload) -> Counter[str]:

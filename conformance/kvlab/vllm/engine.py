@@ -7,20 +7,13 @@ from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from kvlab.stubs import Arguments
 from kvlab.vllm import kv_offloading, offloading
 from kvlab.vllm.connector import Connector
 from kvlab.vllm.workload import POLICIES, Workload
 
 
-class Options(SimpleNamespace):
-    """A part of the configuration, in which whatever a release has besides is off."""
-
-    def __getattr__(self, name: str) -> None:
-        if name.startswith("__"):
-            raise AttributeError(name)
-
-
-class Drafter(Options):
+class Drafter(Arguments):
     """The speculative configuration, which is asked by methods what kind of drafter it is."""
 
     def __getattr__(self, name: str) -> Any:
@@ -116,7 +109,7 @@ def make_request(work: Workload, name: str, prompt: list[int], max_tokens: int, 
     from vllm.v1.core.kv_cache_utils import get_request_block_hasher
     from vllm.v1.request import Request
 
-    params = Options(
+    params = Arguments(
         max_tokens=max_tokens,
         min_tokens=0,
         eos_token_id=0,
@@ -146,12 +139,12 @@ def _config(work: Workload) -> SimpleNamespace:
         )
     transfer = None
     if work.connector or work.offload:
-        transfer = Options(kv_load_failure_policy=work.on_failure, is_kv_consumer=True, is_kv_producer=False)
+        transfer = Arguments(kv_load_failure_policy=work.on_failure, is_kv_consumer=True, is_kv_producer=False)
         if work.offload:
             transfer.kv_connector_extra_config = offloading_of(work).options(work)
             transfer.engine_id = "engine"
-    return Options(
-        scheduler_config=Options(
+    return Arguments(
+        scheduler_config=Arguments(
             async_scheduling=work.launches > 1,
             disable_chunked_mm_input=False,
             enable_chunked_prefill=True,
@@ -166,14 +159,14 @@ def _config(work: Workload) -> SimpleNamespace:
             scheduler_reserve_full_isl=work.reserve,
             watermark=0.0,
         ),
-        cache_config=Options(
+        cache_config=Arguments(
             block_size=next((size for kind, size, _ in work.groups if kind == "state"), hash_block_size(work)),
             enable_mamba_shared_prefix_checkpoint=False,
             enable_prefix_caching=True,
             mamba_cache_mode="align",
             num_gpu_blocks=work.blocks,
         ),
-        parallel_config=Options(
+        parallel_config=Arguments(
             data_parallel_index=0,
             data_parallel_size=1,
             pipeline_parallel_size=max(1, work.launches - 1),
@@ -183,7 +176,7 @@ def _config(work: Workload) -> SimpleNamespace:
             tensor_parallel_size=1,
             world_size=1,
         ),
-        model_config=Options(
+        model_config=Arguments(
             uses_mrope=False,
             is_encoder_decoder=False,
             get_total_num_kv_heads=lambda: 1,
@@ -194,15 +187,15 @@ def _config(work: Workload) -> SimpleNamespace:
             return_sampling_mask=False,
             enable_return_routed_experts=False,
         ),
-        observability_config=Options(
+        observability_config=Arguments(
             kv_cache_metrics=False,
             kv_cache_metrics_sample=0.0,
             per_request_spec_decode_metrics="none",
             enable_logging_iteration_details=False,
             enable_mfu_metrics=False,
         ),
-        aux_output_config=Options(enabled=False),
-        ec_manager_config=Options(get_encoder_cache_manager_obj=lambda: None),
+        aux_output_config=Arguments(enabled=False),
+        ec_manager_config=Arguments(get_encoder_cache_manager_obj=lambda: None),
         ec_transfer_config=None,
         kv_events_config=None,
         kv_transfer_config=transfer,

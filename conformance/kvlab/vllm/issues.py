@@ -3,7 +3,6 @@
 kvspec engines reproduce RELEASE [NAME]
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from rich.console import Console
 from kvattach.patches import Patches
 from kvcheck import Finding
 from kvcheck.words import describe
-from kvlab.drives import CheckedTrace, Known
+from kvlab.drives import CheckedTrace
 from kvlab.injection import inject_fault
 from kvlab.issues import Issue, issues_of
 from kvlab.stubs import EngineError
@@ -38,21 +37,8 @@ def drawn(work: Workload, seed: int) -> Workload:
     return replace(work, seed=seed, documents=other.documents)
 
 
-def known(drive: Callable[[Workload], None], without: str) -> list[Known]:
-    """The known issues that can be looked for. `drive` runs a workload; `without`: why offloading cannot be driven."""
-
-    def looked_for(issue: Issue) -> Known | None:
-        if issue.workload is None:
-            return Known(issue)
-        work = workload_of(issue)
-        if lacking(work, without):
-            return None
-        return Known(issue, lambda seed: drive(drawn(work, seed)), lambda patches: _fix_others(issue, patches), RUNS)
-
-    return [one for issue in issues_of("vllm").at("memory") if (one := looked_for(issue)) is not None]
-
-
-def _fix_others(issue: Issue, patches: Patches) -> None:
+def fix_others(issue: Issue, patches: Patches) -> None:
+    """Fix what hides an issue."""
     if issue.fix != names_without_content.__name__:
         inject_fault(names_without_content(), patches)
 
@@ -60,7 +46,7 @@ def _fix_others(issue: Issue, patches: Patches) -> None:
 def bring_out(issue: Issue) -> Finding | None:
     """Drive the release of this process until an issue shows; the finding."""
     work, patches, checked = workload_of(issue), Patches(), CheckedTrace()
-    _fix_others(issue, patches)
+    fix_others(issue, patches)
     hooks = attached(checked, offloading=bool(work.offload))
     try:
         for seed in range(RUNS):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from kvattach.hooks import Hooks, Trace
 from kvattach.patches import Patches
-from kvlab.drives import Trial
+from kvlab.drives import Trial, known_issues
 from kvlab.injection import inject_fault
 from kvlab.vllm import kv_offloading
 from kvlab.vllm.driver import EngineGaveUp, StuckError, driven
@@ -12,9 +12,9 @@ from kvlab.vllm.engine import fitting
 from kvlab.vllm.faults import defects, names_without_content
 from kvlab.vllm.faults_chunks import chunk_defects
 from kvlab.vllm.faults_offload import offloading_defects
-from kvlab.vllm.issues import known
+from kvlab.vllm.issues import RUNS, drawn, fix_others
 from kvlab.vllm.offloading import attached as attached_to
-from kvlab.vllm.offloading import prepared
+from kvlab.vllm.offloading import lacking, prepared
 from kvlab.vllm.workload import Workload, chunks_workload, offloading_workload, random_workload
 from kvspec.memory.events import Failed
 
@@ -66,4 +66,12 @@ def trial(folder: Path | None) -> Trial:
         *([] if without else offloading_defects()),
         *([] if without_chunks else chunk_defects()),
     ]
-    return Trial(name, attach, run, injected, fix, known(drive, without))
+    known = known_issues(
+        "vllm",
+        Workload,
+        lambda work, seed: drive(drawn(work or Workload(), seed)),
+        fix_others,
+        runs=RUNS,
+        can_run=lambda work: not lacking(work or Workload(), without),
+    )
+    return Trial(name, attach, run, injected, fix, known)

@@ -1,0 +1,118 @@
+"""The traffic of the drives: requests that share prompts, and aborts of any of them, at any moment.
+
+`Traffic` draws what arrives; a driver makes the engine's messages of it. All draws of a run come from one generator, so
+the same seed gives the same run.
+"""
+
+import random
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+EOS = 0
+STUCK = "the requests never finish"
+ERRORS = (AssertionError, IndexError, KeyError, RuntimeError, ValueError)
+"""Errors with which an engine gives up. Others are those of a stub that does not fit the engine."""
+
+
+class Done(BaseException):
+    """Nothing arrives any more, and nothing is left to do."""
+
+
+class Traffic:
+    """The requests of one run. Their prompts have beginnings in common, the stems."""
+
+    def __init__(self, rng: random.Random, requests: int, longest: int, alphabet: int, *, stems: int = 3) -> None:
+        """So many `requests`, of at most `longest` tokens between 1 and `alphabet`."""
+        self.rng, self.left, self.longest, self._alphabet = rng, requests, longest, alphabet
+        self._stems = [self.tokens(longest) for _ in range(stems)]
+        self.live: list[Any] = []
+        """Requests that have arrived and have not finished."""
+        self._loops = self._count = 0
+
+    def loop(self, most: int) -> None:
+        """One more loop of the scheduler.
+
+        Raises:
+            RuntimeError: there were more than `most`.
+        """
+        self._loops += 1
+        if self._loops > most:
+            raise RuntimeError(STUCK)
+
+    def arriving(self, request: Callable[[], T], *, least: int = 0) -> list[T]:
+        """The requests that arrive now, each made by `request`: `least`, if so many are left, or more."""
+        arrived: list[T] = []
+        while self.left and (len(arrived) < least or self.rng.random() < 0.4):
+            arrived.append(request())
+            self.left -= 1
+        return arrived
+
+    def number(self) -> int:
+        """The number of the next request."""
+        self._count += 1
+        return self._count
+
+    def prompt(self, length: int, shared: int | None = None) -> list[int]:
+        """A prompt that has `shared` tokens of a stem; without a number it is drawn."""
+        shared = self.rng.randint(0, length) if shared is None else shared
+        return self.rng.choice(self._stems)[:shared] + self.tokens(length - shared)
+
+    def tokens(self, count: int) -> list[int]:
+        """Random tokens."""
+        return [self.rng.randint(1, self._alphabet) for _ in range(count)]
+
+    def length(self, parts: int) -> int:
+        """The length of a prompt or an output, at most one of so many `parts` of the longest."""
+        return self.rng.randint(1, max(1, self.longest // parts))
+
+    def sampled(self, ends: float = 0.05) -> int:
+        """A request's next token; `ends`: how often it is the last one."""
+        return EOS if self.rng.random() < ends else self.rng.randint(1, self._alphabet)
+
+    def aborted(self, aborts: float) -> Any | None:
+        """The request that is aborted now, if one is; `aborts`: how often one is."""
+        if self.live and self.rng.random() < aborts:
+            return self.live.pop(self.rng.randrange(len(self.live)))
+        return None
+
+    def finished(self, name: Any) -> None:
+        """A request was answered for the last time."""
+        if name in self.live:
+            self.live.remove(name)
+
+
+class PausingTraffic(Traffic):
+    """The same for a server that is paused now and then, with the messages of SGLang."""
+
+    paused = False
+    _idled = 0
+
+    def idle(self, is_idle: bool) -> bool:
+        """Whether the scheduler has been idle for a while, and nothing arrives any more."""
+        self._idled = self._idled + 1 if is_idle and not self.paused else 0
+        return self._idled > 2 and not self.left
+
+    def pausing(self, messages: Any, pauses: float, *, flushes: float = 0.0) -> list[Any]:
+        """The server pauses, or it goes on, sooner or later; `flushes`: how often its cache is flushed meanwhile."""
+        if not self.paused:
+            self.paused = self.rng.random() < pauses
+            mode = self.rng.choice(["in_place", "retract"]) if self.paused else ""
+            return [messages.PauseGenerationReqInput(mode=mode)] if self.paused else []
+        self.paused = self.rng.random() < 0.7
+        if not self.paused:
+            return [messages.ContinueGenerationReqInput()]
+        # As before new weights are loaded; with requests that run it is refused.
+        return [messages.FlushCacheReqInput()] if flushes and self.rng.random() < flushes else []
+
+
+def until_done(loop: Callable[[], object], errors: tuple[type[Exception], ...] = ERRORS) -> str:
+    """Run a scheduler until nothing is left to do; the error with which the engine gave up, or nothing."""
+    try:
+        loop()
+    except Done:
+        pass
+    except errors as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
