@@ -59,7 +59,8 @@ def run(
 
         kvspec run turn.jsonl --record /tmp/traces
     """
-    from kvconform.runs.vectors import Task, run_vectors
+    from kvconform.levels.level import Task
+    from kvconform.runs.vectors import run_vectors
 
     raise typer.Exit(run_vectors(Output(), Task(vectors, impl, record, baseline, word, first, card), forms))
 
@@ -183,7 +184,7 @@ def show(
 
         kvspec show engine.jsonl.zst --page 17
     """
-    from kvconform.runs.showing import Wanted
+    from kvconform.levels.level import Wanted
     from kvconform.runs.showing import show as show_trace
 
     show_trace(Output(), trace, Wanted(line, page, request), html)

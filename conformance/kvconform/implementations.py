@@ -1,13 +1,11 @@
 """Names of implementations: `reference`, `cuda`, `bug:NAME` of the gallery, `module:Class`, or `exec:COMMAND`."""
 
 import importlib
-import inspect
 import os
 import sys
 
 from kvconform.errors import LoadError, like
 from kvconform.features import never_asked
-from kvconform.findings.finding import Place
 from kvconform.node import NodeFactory
 from kvconform.protocol import missing_methods
 from kvconform.vectors.runner import Factory
@@ -44,18 +42,6 @@ def load(name: str) -> Factory:
         raise LoadError(f"implementation {name!r} lacks {', '.join(missing)}")
     factory: Factory = found
     return factory
-
-
-def method_of(factory: Factory, operation: str) -> Place | None:
-    """Where the method of an adapter's class stands that carries out an operation; nothing of one that is no class."""
-    method = getattr(factory, operation, None) if isinstance(factory, type) else None
-    try:
-        method = inspect.unwrap(method) if method is not None else None
-        file = inspect.getsourcefile(method) if method is not None else None
-        line = inspect.getsourcelines(method)[1] if method is not None else 0
-    except (OSError, TypeError):  # it has no source in Python
-        return None
-    return None if file is None else Place(file, line, operation=operation)
 
 
 def is_own(name: str) -> bool:

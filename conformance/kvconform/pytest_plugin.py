@@ -140,7 +140,7 @@ class VectorItem(pytest.Item):
         from rich.console import Console
 
         from kvconform.findings.text import show_finding
-        from kvconform.runs.vectors import finding_of_run
+        from kvconform.levels.requests.vectors import finding_of_run
 
         text = StringIO()
         finding = finding_of_run(self.vector, outcome, self.factory)

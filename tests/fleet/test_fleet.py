@@ -20,7 +20,8 @@ from kvconform.fleet.fuzzing import OPERATIONS, fuzzed, soaked
 from kvconform.fuzzing.coverage import Coverage
 from kvconform.fuzzing.fuzz import Budget, fuzz_on
 from kvconform.implementations import load
-from kvconform.runs.vectors import Task, run_vectors
+from kvconform.levels.level import Task
+from kvconform.runs.vectors import run_vectors
 from kvconform.traffic.soak import soak
 
 RACE = Path(__file__).parents[2] / "conformance/examples/reuse_before_the_fence.jsonl"

@@ -10,8 +10,8 @@ from kvcheck.words import describe
 from kvconform.errors import InputError
 from kvconform.findings.finding import Finding, Place, Rule, Trace
 from kvconform.findings.wording import origin
+from kvconform.levels.drawing import builtins
 from kvconform.levels.memory.rendering import Renderer, memory_in_words, named_in
-from kvconform.levels.requests.rendering import builtins
 from kvconform.traces.memory import MemoryReader, open_trace
 from kvcuda.canary import Violation, ViolationKind
 from kvspec.rules import MEMORY_RULES, rule_of

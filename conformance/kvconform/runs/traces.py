@@ -3,12 +3,9 @@
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
-from functools import partial
-from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -16,28 +13,18 @@ from rich.text import Text
 from kvconform.console import BROKEN, CONFORMS, UNUSABLE, Consoles, Described, Forms, complain, progress_bar
 from kvconform.errors import InputError
 from kvconform.findings.baseline import Baseline, read_baseline
-from kvconform.findings.finding import Finding
 from kvconform.findings.formats import to_json, write
-from kvconform.findings.outcome import Case, Report
-from kvconform.findings.summary import merged, show_baseline, show_check, show_kin
+from kvconform.findings.outcome import Case, Report, Verdict
+from kvconform.findings.summary import merged, show_baseline, show_kin
 from kvconform.findings.text import show_finding
-from kvconform.findings.wording import printable
-from kvconform.levels.memory import checking as memory
-from kvconform.levels.minimising import Effort
-from kvconform.levels.requests.minimise import SECONDS, UNITS, Shortest, effort_for, shortest_of_trace
-from kvconform.levels.requests.recovery import Found, Whole, check_later, check_whole
-from kvconform.levels.requests.rendering import finding_of, place_of
+from kvconform.findings.wording import counted, printable
+from kvconform.levels.both import LEVELS
+from kvconform.levels.level import Check, Met
 from kvconform.runs.side_by_side import side_by_side
 from kvconform.signals import caught, forgive
-from kvconform.traces.codec import TraceReader
 from kvconform.traces.lines import Ended
 from kvconform.traces.memory import open_trace
 from kvconform.traces.merging import MergedReader, Parts, Source
-from kvconform.vectors.runner import check_again
-from kvspec.events import Config, Operation
-
-DESCRIBED = 20
-"""Kinds of findings that are described in full; each further one gets a line."""
 
 
 def check_traces(
@@ -130,7 +117,7 @@ def _never() -> bool:
     return False
 
 
-def check_growing(out: Console, path: Path, met: memory.Met, ended: Ended) -> Report:
+def check_growing(out: Console, path: Path, met: Met, ended: Ended) -> Report:
     """Check one trace as it grows, until its writer has ended, and print the outcome.
 
     `met` is given the first finding of each kind when it is met.
@@ -156,7 +143,7 @@ def _check_one(
     *,
     first: bool,
     follow: Ended | None = None,
-    met: memory.Met | None = None,
+    met: Met | None = None,
 ) -> None:
     try:
         opened = MergedReader(path) if isinstance(path, Parts) else open_trace(path, follow=follow)
@@ -171,76 +158,17 @@ def _check_one(
                 text = f"{path.name}: {events:,} events, {rate:,.0f} a second"
                 progress.update(task, completed=sum(file.bytes_read() for file in files), description=text)
 
-            if isinstance(trace, TraceReader):
-                path = trace.lines.path
-                _check_requests(consoles, path, trace, baseline, report, advance, follow=bool(follow), first=first)
-            else:
-                memory.check(
-                    consoles, path, trace, baseline, report, advance, follow=bool(follow), first=first, met=met
-                )
+            level = LEVELS[trace.level]
+            checked = level.check(path, trace, Check(consoles, baseline, advance, bool(follow), first, met))
     except InputError as error:
         report.cases.append(Case(path.name, "unusable", str(path), reason=str(error)))
         complain(str(error))
-
-
-def _check_requests(
-    consoles: Consoles,
-    path: Path,
-    trace: TraceReader,
-    baseline: Baseline,
-    report: Report,
-    advance: Callable[[int], object],
-    *,
-    follow: bool,
-    first: bool,
-) -> None:
-    config, out = trace.header.config, consoles.details
-    whole = check_whole(config, trace, baseline, advance, first_only=first)
-    if follow:
-        forgive()  # nothing else ends it
-    if whole.problem is not None:
-        if not whole.found:
-            raise whole.problem
-        complain(str(whole.problem))
-    show_check(out, path, whole.evidence, consoles.verbose)
-    effort = effort_for(path)
-    for one in whole.found[:DESCRIBED]:
-        finding = _finding(path, config, whole, one, consoles.described, effort.part(UNITS // 2, SECONDS))
-        show_finding(out, finding)
-        report.findings.append(finding)
-    for one in whole.found[DESCRIBED:]:
-        out.print(Text(printable(f"{one.finding} at {path}:{one.line}, {one.count:,} times.")), soft_wrap=True)
-    if whole.lost is not None:
-        out.print(Text(printable(f"{path}: judging ends at {whole.lost}.")), soft_wrap=True)
-    reason = str(whole.problem or whole.lost or "")
-    report.cases.append(
-        Case(path.name, "fails" if whole.found else "conforms", str(path), events=whole.operations, reason=reason)
-    )
-    report.checked = dict(Counter(report.checked) + whole.evidence.checked)
-    report.unchecked = dict(Counter(report.unchecked) + whole.evidence.unchecked)
-    verdict = "does not conform" if whole.found else "conforms"
-    line = f"{path}: {verdict}, {whole.operations:,} operations checked."
-    consoles.verdict.print(Text(printable(line)), soft_wrap=True)
-
-
-def _finding(path: Path, config: Config, whole: Whole, one: Found, described: Described, effort: Effort) -> Finding:
-    first = one.finding is whole.first
-    place = place_of(one.finding, path, one.line)
-    if described == "none":
-        return finding_of(one.finding, config, place, Shortest(None, ""), [(one.line, one.finding.op)])
-    check = check_again if first else partial(check_later, said={str(other.finding) for other in whole.found})
-    shortest = shortest_of_trace(path, one.finding.step, effort, check)
-    finding = finding_of(one.finding, config, place, shortest, _original(path, one))
-    finding.count = one.count
-    if not first:
-        finding.follows = "It may follow from the first finding: the model went on with what it expected there."
-    return finding
-
-
-def _original(path: Path, one: Found) -> Iterator[tuple[int, Operation[Any]]]:
-    """The trace up to a finding; if it cannot be read a second time, only the operation with the finding."""
-    if not path.is_file():
-        yield one.line, one.finding.op
         return
-    with TraceReader(path) as trace:
-        yield from islice(trace, one.finding.step)
+    report.findings += checked.findings
+    verdict: Verdict = "fails" if checked.broken else "conforms"
+    report.cases.append(Case(path.name, verdict, str(path), level.name, checked.events, checked.reason))
+    report.checked = dict(Counter(report.checked) + checked.checked)
+    report.unchecked = dict(Counter(report.unchecked) + checked.unchecked)
+    words = "does not conform" if checked.broken else "conforms"
+    line = f"{path}: {words}, {counted(checked.events, level.unit)} checked."
+    consoles.verdict.print(Text(printable(line)), soft_wrap=True)

@@ -68,6 +68,8 @@ class TraceReader:
         InputError: the file, or a line of it, cannot be used. Everything before that line has been yielded by then.
     """
 
+    level: Literal["request"] = "request"
+
     def __init__(self, path: Path | Lines, max_line: int = MAX_LINE) -> None:
         """Open `path` and read its header; a line may have `max_line` bytes. Lines that are open will do, too."""
         self.lines = path if isinstance(path, Lines) else Lines(path, max_line)

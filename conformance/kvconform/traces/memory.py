@@ -7,7 +7,7 @@ about; `expect` lines name the findings of the event before them, and an event w
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -83,6 +83,8 @@ class MemoryReader:
     Raises:
         InputError: the file, or a line of it, cannot be used. Everything before that line has been yielded by then.
     """
+
+    level: Literal["memory"] = "memory"
 
     def __init__(self, lines: Lines) -> None:
         """Read the header."""

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 from kvconform.errors import InputError
 from kvconform.traces.codec import created
@@ -100,6 +100,8 @@ class MergedReader:
     Raises:
         InputError: a file cannot be used, or not with the others. All that could be ordered has been yielded by then.
     """
+
+    level: Literal["memory"] = "memory"
 
     def __init__(self, parts: Parts) -> None:
         """Open the files and read their headers."""

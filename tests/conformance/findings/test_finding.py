@@ -24,9 +24,9 @@ from kvconform.levels.memory.rendering import findings_of_groups
 from kvconform.levels.requests.minimise import Shortest, effort_for, shortest_of_trace
 from kvconform.levels.requests.recovery import check_whole
 from kvconform.levels.requests.rendering import finding_of, place_of
+from kvconform.levels.requests.vectors import finding_of_run
 from kvconform.oracle import Model
 from kvconform.proxy import RuleBroken
-from kvconform.runs.vectors import finding_of_run
 from kvconform.traces.codec import TraceReader, read_vector
 from kvconform.traces.memory import MemoryReader, open_trace
 from kvconform.vectors.files import memory_vector_files, read_vectors, vector_file

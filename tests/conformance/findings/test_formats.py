@@ -189,7 +189,7 @@ def test_quiet_prints_a_line(folder: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_what_nobody_reads_is_not_looked_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvconform.runs.traces.shortest_of_trace", lambda *_: 1 / 0)
+    monkeypatch.setattr("kvconform.levels.requests.checking.shortest_of_trace", lambda *_: 1 / 0)
     assert run_command(["check", "left.jsonl", "-q"]) == 1
     assert run_command(["check", "left.jsonl", "-q", "--junit", "out.xml"]) == FAULTY, "here somebody does"
 

@@ -9,12 +9,11 @@ from rich.text import Text
 from kvcheck import Checker, Malformed
 from kvcheck.state import State
 from kvcheck.words import describe
-from kvconform.console import Consoles, complain
+from kvconform.console import complain
 from kvconform.errors import InputError
-from kvconform.findings.baseline import Baseline
-from kvconform.findings.outcome import Case, Report
 from kvconform.findings.text import show_finding
 from kvconform.findings.wording import counted, filled, printable
+from kvconform.levels.level import Check, Checked
 from kvconform.levels.memory.grouping import Group, Grouped, Grouping
 from kvconform.levels.memory.ledger import keep_ledgers
 from kvconform.levels.memory.rendering import findings_of_groups, pool_to_name
@@ -22,9 +21,6 @@ from kvconform.signals import Interrupted, forgive
 from kvconform.traces.memory import HostReader, MemoryReader
 from kvconform.traces.merging import MergedReader, Source
 from kvspec.rules import MEMORY_RULES
-
-Met = Callable[[Group, int], object]
-"""Takes the first finding of a kind, and the number of pools."""
 
 SECONDS = 60.0
 """Time spent at most, on a slow machine, on the shortest part of a trace for one group of findings."""
@@ -34,45 +30,34 @@ _NAMED = 4
 """Holders with pages at the end that are named."""
 
 
-def check(
-    consoles: Consoles,
-    path: Source,
-    trace: MemoryReader | MergedReader,
-    baseline: Baseline,
-    report: Report,
-    progress: Callable[[int], object],
-    *,
-    follow: bool = False,
-    first: bool = False,
-    met: Met | None = None,
-) -> None:
-    """Check one trace, print its findings, and add them to a report.
+def check(path: Source, trace: MemoryReader | MergedReader, how: Check) -> Checked:
+    """Check one trace and print its findings.
 
-    `follow` prints the first finding of each kind at once and passes it to `met`. `first` ends the check at the first
-    finding.
+    `follow` prints the first finding of each kind at once and passes it to `met`.
 
     Raises:
         InputError: a line cannot be used, and nothing was found before it.
     """
+    consoles, baseline = how.consoles, how.baseline
     console = consoles.details
 
     def show(group: Group) -> None:
         pool = pool_to_name(group.finding, len(trace.header.pools))
         where = f" in pool {pool}" if pool else ""
         what = f"{path}:{group.line}: {group.finding.code}{where}: {describe(group.finding)}"
-        if met is not None:
-            met(group, len(trace.header.pools))
+        if how.met is not None:
+            how.met(group, len(trace.header.pools))
         console.print(Text(printable(what)), soft_wrap=True)
 
     checker = Checker(trace.header.pools)
-    grouping = Grouping(checker, baseline, show if follow else None)
+    grouping = Grouping(checker, baseline, show if how.follow else None)
     problem: InputError | None = None
     try:
-        _read(trace, grouping, progress, first=first)
+        _read(trace, grouping, how.progress, first=how.first)
     except InputError as error:
         problem = error
     except Interrupted:
-        if follow:
+        if how.follow:
             forgive()  # nothing else ends it
     outcome = grouping.outcome()
     outcome = outcome._replace(groups=keep_ledgers(path, outcome.groups, baseline))
@@ -88,16 +73,11 @@ def check(
     findings = findings_of_groups(path, trace.header.pools, outcome, grouping.identities, SECONDS, consoles.described)
     for number, finding in enumerate(findings, start=1):
         show_finding(console, finding, number)
-        report.findings.append(finding)
     if outcome.beyond:
         console.print(f"{outcome.beyond:,} further findings are of still other kinds.")
-    broken, events = bool(outcome.groups), outcome.events.total()
+    unchecked = sum(outcome.unchecked.values(), Counter[str]())
     reason = "" if problem is None else str(problem)
-    report.cases.append(Case(path.name, "fails" if broken else "conforms", str(path), "memory", events, reason))
-    report.checked = dict(Counter(report.checked) + outcome.checked)
-    report.unchecked = dict(sum(outcome.unchecked.values(), Counter(report.unchecked)))
-    verdict = "does not conform" if broken else "conforms"
-    consoles.verdict.print(Text(printable(f"{path}: {verdict}, {counted(events, 'event')} checked.")), soft_wrap=True)
+    return Checked(outcome.events.total(), findings, outcome.checked, unchecked, bool(outcome.groups), reason)
 
 
 def _show_counts(console: Console, path: Source, outcome: Grouped, state: State) -> None:

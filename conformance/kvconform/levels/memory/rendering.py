@@ -4,7 +4,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import nsmallest
 from itertools import islice
-from typing import NamedTuple
 
 from kvcheck import Checker
 from kvcheck import Finding as Broken
@@ -15,12 +14,12 @@ from kvconform.console import Described
 from kvconform.errors import short
 from kvconform.findings.finding import Cell, Finding, Moment, Place, Rule, Trace, by_number, spans
 from kvconform.findings.wording import counted, origin
+from kvconform.levels.drawing import DRAWN, KEPT, Seen, builtins, drawn
 from kvconform.levels.memory.grouping import Group, Grouped
 from kvconform.levels.memory.ledger import sequences_in_words
 from kvconform.levels.memory.minimise import Cut, Identities, Step, shortest_cuts
 from kvconform.levels.memory.reductions import holders_in, last_release, pages_in, singly
 from kvconform.levels.memory.sentences import part_of, sentence
-from kvconform.levels.requests.rendering import DRAWN, KEPT, builtins, drawn
 from kvconform.signals import caught
 from kvconform.traces.merging import Parts, Source, open_memory, places
 from kvspec.memory import Pool
@@ -38,11 +37,6 @@ Chosen = Callable[[int, MemoryEvent, State, list[str]], bool]
 """Whether the moment after an event is shown: its number, the event, the checker's state then, and its holders."""
 
 
-class _Seen(NamedTuple):
-    moment: Moment
-    cells: dict[str, dict[str, Cell]]
-
-
 class Renderer:
     """Goes along with a trace, and keeps the moments that are wanted."""
 
@@ -52,7 +46,7 @@ class Renderer:
         self._holder = holder
         self.checker = Checker(pools)
         self._chosen = chosen
-        self._seen = deque[_Seen](maxlen=KEPT)
+        self._seen = deque[Seen](maxlen=KEPT)
         self._events = 0
 
     def step(self, line: int, event: MemoryEvent) -> list[Broken]:
@@ -73,7 +67,7 @@ class Renderer:
             beyond = len(found) - SAID + sum(one.more for one in found)
             says += f"; and {beyond:,} more" if beyond > 0 else ""
             moment = Moment(self._events, line, builtins(event), self._sentence(event), about=about, breaks=says)
-            self._seen.append(_Seen(moment, cells))
+            self._seen.append(Seen(moment, cells))
         return found
 
     def _sentence(self, event: MemoryEvent) -> str:

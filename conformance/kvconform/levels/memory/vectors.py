@@ -1,6 +1,7 @@
 """Replays vectors of the memory level: the memory checker makes the findings that a vector expects, and no others."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 from rich import box
@@ -11,13 +12,17 @@ from rich.text import Text
 from kvcheck import Checker, Malformed
 from kvcheck import Finding as Broken
 from kvcheck.words import describe
+from kvconform.console import Forms
 from kvconform.errors import InputError
+from kvconform.findings.baseline import Baseline
 from kvconform.findings.finding import Finding, Place
-from kvconform.findings.outcome import Case, Verdict
+from kvconform.findings.outcome import Case, Report, Verdict
 from kvconform.findings.wording import printable
+from kvconform.levels.level import Ran, Task
 from kvconform.levels.memory.rendering import Renderer
 from kvconform.traces.memory import MemoryStep, MemoryVector
 from kvconform.vectors.files import own_name
+from kvconform.vectors.runner import Factory
 from kvspec.rules import MEMORY_RULES
 
 
@@ -74,27 +79,30 @@ def mismatch_of(step: MemoryStep, findings: Sequence[Broken]) -> str | None:
     return None
 
 
-def run_memory_vectors(vectors: Sequence[MemoryVector], *, first: bool = False) -> list[tuple[MemoryVector, Result]]:
+def run(vectors: Sequence[MemoryVector], task: Task, _: Baseline, __: Factory | None, report: Report) -> Ran:
     """Check vectors; `first` stops at the first that does not come out as expected.
 
     Raises:
         InputError: an event is one that no engine can mean.
     """
-    results = []
+    results = list[tuple[MemoryVector, Result]]()
     for vector in vectors:
-        results.append((vector, run_memory_vector(vector)))
-        if first and results[-1][1].mismatch is not None:
-            break
-    return results
+        result = run_memory_vector(vector)
+        if task.rule is None or result.checked.get(task.rule) or task.rule in result.found:
+            results.append((vector, result))
+            verdict: Verdict = "conforms" if result.mismatch is None else "fails"
+            report.cases.append(Case(vector.name, verdict, str(vector.path), "memory", result.events))
+        if result.mismatch is not None:
+            report.findings.append(_finding(vector, result))
+            if task.first:
+                break
+    right, events = len(results) - len(report.findings), sum(result.events for _, result in results)
+    failed = f"{len(report.findings)} failed, " if report.findings else ""
+    summary = f"the memory checker: {failed}{right} passed; {events:,} events checked."
+    return Ran(bool(report.findings), partial(_show, results), summary if results else "")
 
 
-def case_of(vector: MemoryVector, result: Result) -> Case:
-    """How a vector came out, for a report."""
-    verdict: Verdict = "conforms" if result.mismatch is None else "fails"
-    return Case(vector.name, verdict, str(vector.path), "memory", result.events)
-
-
-def finding_of_vector(vector: MemoryVector, result: Result) -> Finding:
+def _finding(vector: MemoryVector, result: Result) -> Finding:
     """The finding of a vector that does not come out as expected, with the vector as its trace."""
     renderer = Renderer(vector.header.pools)
     for step in vector.steps[: result.events]:
@@ -110,8 +118,10 @@ def finding_of_vector(vector: MemoryVector, result: Result) -> Finding:
     )
 
 
-def show_memory_run(console: Console, results: Sequence[tuple[MemoryVector, Result]]) -> None:
+def _show(results: Sequence[tuple[MemoryVector, Result]], console: Console, forms: Forms) -> None:
     """Print the vectors by rule."""
+    if not forms.verbose:
+        return
     table = Table("rule", "checked", "found in", "holds in", title="Memory vectors by rule", box=box.SIMPLE_HEAD)
     for rule in MEMORY_RULES:
         about = [(vector.name, result) for vector, result in results if rule in vector.header.rules]
@@ -121,11 +131,3 @@ def show_memory_run(console: Console, results: Sequence[tuple[MemoryVector, Resu
             count = sum(result.checked.get(rule, 0) for _, result in about)
             table.add_row(rule, f"{count:,}", *(Text(printable(", ".join(names))) for names in (found, holds)))
     console.print(table)
-
-
-def summed_up(results: Sequence[tuple[MemoryVector, Result]]) -> str:
-    """How all of them came out, in a line."""
-    right = sum(result.mismatch is None for _, result in results)
-    events = sum(result.events for _, result in results)
-    failed = f"{len(results) - right} failed, " if right < len(results) else ""
-    return f"the memory checker: {failed}{right} passed; {events:,} events checked."

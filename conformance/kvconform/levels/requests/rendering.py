@@ -5,7 +5,7 @@ A `Renderer` follows a trace and keeps the chosen moments, each with all pools a
 
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,11 +23,10 @@ from kvconform.findings.finding import (
     Reference,
     Rule,
     Trace,
-    by_number,
-    ranks,
     spans,
 )
 from kvconform.findings.wording import origin
+from kvconform.levels.drawing import KEPT, Seen, builtins, drawn
 from kvconform.levels.requests.description import known, ledger, memory_in_words, part_of, sentence
 from kvconform.levels.requests.minimise import Shortest
 from kvconform.levels.requests.recovery import Recovery
@@ -42,10 +41,6 @@ from kvspec.rules import ALL_RULES, Violation
 from kvspec.rules import Rule as KeptRule
 from kvtrace.operations import with_pages
 
-KEPT = 200
-"""Events of a long trace that are shown: the last before the finding."""
-DRAWN = 64
-"""Parts of a pool that are drawn at most."""
 EXPLAINED = 500
 """Operations of a trace up to which the facts of the model are listed with their lines."""
 _WRITTEN_OUT = 160
@@ -64,16 +59,6 @@ FIELDS = {
 """Pool -> the answer fields that hold its numbers."""
 BLAMED = {"SWA": "window pages", "MAMBA": "state slots"}
 """Prefix of a rule's id -> the pool whose numbers it disputes; any other rule disputes pages."""
-
-Cells = dict[str, dict[int, Cell]]
-
-
-class Seen(NamedTuple):
-    """A moment, with all that is in use or named."""
-
-    moment: Moment
-    cells: Cells
-
 
 Chosen = Callable[[int, Operation[Any], State], bool]
 """Whether the moment after a step is kept, by the step, its operation, and the state after it."""
@@ -132,40 +117,7 @@ class Renderer:
 
     def trace(self) -> Trace:
         """The trace so far."""
-        moments = [
-            (
-                seen.moment,
-                {pool: {str(number): cell for number, cell in cells.items()} for pool, cells in seen.cells.items()},
-            )
-            for seen in self._seen
-        ]
-        return drawn("request", builtins(self.config), memory_in_words(self.config), self._steps, moments)
-
-
-def drawn(
-    level: Any,
-    sizes: dict[str, Any],
-    memory: str,
-    total: int,
-    moments: Sequence[tuple[Moment, dict[str, dict[str, Cell]]]],
-) -> Trace:
-    """A trace, with as many parts of its pools as can be drawn: what the events name and change comes first."""
-    undrawn = {}
-    for pool in dict.fromkeys(pool for _, cells in moments for pool in cells):
-        ranked = ranks([cells.get(pool, {}) for _, cells in moments])
-        wanted = sorted(ranked, key=lambda number: (ranked[number], by_number(number)))[:DRAWN]
-        if len(ranked) > len(wanted):
-            undrawn[pool] = len(ranked) - len(wanted)
-        for moment, cells in moments:
-            if wanted:
-                now = cells.get(pool, {})
-                moment.cells[pool] = {number: now.get(number, FREE) for number in sorted(wanted, key=by_number)}
-    return Trace(level, sizes, memory, total, [moment for moment, _ in moments], undrawn)
-
-
-def builtins(value: object) -> Any:
-    """A record as JSON would have it."""
-    return msgspec.json.decode(msgspec.json.encode(value, enc_hook=repr))
+        return drawn("request", builtins(self.config), memory_in_words(self.config), self._steps, list(self._seen))
 
 
 def finding_of(
@@ -351,7 +303,7 @@ def disputed(failure: object) -> dict[str, set[int]]:
     return {}
 
 
-def _cells(state: State, pool: str, named: set[int], wrong: set[int]) -> dict[int, Cell]:
+def _cells(state: State, pool: str, named: set[int], wrong: set[int]) -> dict[str, Cell]:
     """The parts of a pool that are in use, named or wrong."""
     used: Iterable[tuple[int, Cell]]
     match pool:
@@ -369,7 +321,7 @@ def _cells(state: State, pool: str, named: set[int], wrong: set[int]) -> dict[in
         if number >= first:
             cell = cells.get(number, FREE)
             cells[number] = msgspec.structs.replace(cell, named=number in named, wrong=number in wrong)
-    return cells
+    return {str(number): cell for number, cell in cells.items()}
 
 
 def _page(state: State, page: int) -> Cell:
