@@ -39,9 +39,10 @@ def fuzz(
 ) -> None:
     """Draw operations, see which rules an implementation breaks, and write the shortest trace that shows each.
 
-    Each run has sizes and habits of its own: how full its pool is, how many launches it keeps in flight, how its
+    Seven of eight runs begin as a vector does, and go on at random. The others have sizes of their own. Each run has
+    habits of its own: how full its pool is, how many launches it keeps in flight, how its
     prompts branch, which operations are likely. Lengths lie at page borders. After each operation a snapshot is
-    compared; at the end everything is released, every name is used once more, and the figures must add up. A run ends
+    compared; at the end everything is released, and the figures must add up. A run ends
     where something breaks, and the next one begins, until the budget is spent.
 
         kvspec fuzz --impl my_engine:Adapter --seconds 300 --seed 7

@@ -4,6 +4,7 @@ style     the differences between runs, and the choices that are drawn
 generate  proposals of operations in a given state
 refused   proposals that must be refused
 swarm     the sizes, the style and the likely operations of one run
+corpus    runs that begin as a vector does
 run       one run: a fresh implementation, and at the end everything released
 reach     rare events, and whether a run has reached them
 machine   runs as a Hypothesis state machine, for any implementation

@@ -37,7 +37,7 @@ def _ask(state: State, draw: Draw, style: Style) -> Operation[Any] | None:
     for req in turns:
         if state.requests[req].prefix_len is None:
             return MatchPrefix(req)
-    return MatchPrefix(draw.choice(turns)) if turns and draw.integer(1, 5) == 1 else None
+    return MatchPrefix(draw.choice(turns)) if turns and draw.integer(1, 4) == 1 else None
 
 
 def _waiting(state: State) -> list[str]:
@@ -56,7 +56,7 @@ def _run(state: State, draw: Draw, style: Style) -> Operation[Any] | None:
     req = draw.choice(ready)
     steps = state.speculating.get(req)
     if steps:
-        accepted = draw.choice((1, 1, steps[0].positions))
+        accepted = draw.choice((1, 1, 1, steps[0].positions))
         return Verify(req, accepted, [sampled(draw, style)] * accepted) if steps[0].completed else None
     if draw.integer(1, 8) == 1:
         return Retract(req)
@@ -64,8 +64,8 @@ def _run(state: State, draw: Draw, style: Style) -> Operation[Any] | None:
     assert record is not None, "it runs"
     lengths = state.lengths[record]
     has_tail = lengths.allocated > lengths.committed  # it ends with it, so that the next turn frees it
-    if not has_tail and draw.choice((True, True, False)) and lengths.committed < state.horizon[record]:
-        return Decode([req], 1 if state.config.num_states else draw.choice((DRAFTS + 1, state.config.page_size + 1, 1)))
+    if not has_tail and draw.choice((True, False)) and lengths.committed < state.horizon[record]:
+        return Decode([req], 1 if state.config.num_states else draw.choice((DRAFTS + 1, state.config.page_size + 1)))
     return Finish(req)
 
 

@@ -5,12 +5,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import count
+from itertools import chain, count
 from typing import Any, NamedTuple
 
 from kvconform.features import lacks, needs_of_config, under
 from kvconform.findings.baseline import Baseline
 from kvconform.findings.finding import Finding
+from kvconform.fuzzing import corpus
 from kvconform.fuzzing.coverage import Coverage, kind_of
 from kvconform.fuzzing.run import Failure, Run, Tally
 from kvconform.fuzzing.style import Chance
@@ -120,12 +121,13 @@ def runs(
     With `coverage` each run is of a kind that has reached little yet, and its events are noted there.
     """
     start = time.monotonic()
-    tally, lacking = Tally(), lacks(factory)
+    tally, lacking, vectors = Tally(), lacks(factory), corpus.beginnings(seed)
     for number in count():
         draw = Chance(seed * 1_000_003 + number)
-        drawn = swarm(draw, lacking)
+        begun = next(vectors) if number % corpus.OF else corpus.NOTHING
+        drawn = swarm(draw, lacking, begun.config)
         if coverage is not None:
-            drawn = coverage.choose([drawn, *(swarm(draw, lacking) for _ in range(1, CHOICE))])
+            drawn = coverage.choose([drawn, *(swarm(draw, lacking, begun.config) for _ in range(1, CHOICE))])
         drawn = drawn._replace(config=under(factory, drawn.config))
         if needs_of_config(drawn.config) & lacking:
             continue
@@ -134,11 +136,12 @@ def runs(
         run = None
         with contextlib.suppress(RuleBroken, ImplementationFailed):
             run = Run(factory, drawn, lacking, tally)
-            for _ in range(draw.choice(STEPS)):
-                run.step(draw)
+            steps = [None] * draw.choice(corpus.STEPS if begun.operations else STEPS)
+            for op in chain(begun.operations, steps):
+                run.step(draw, op)
                 if tally.steps >= budget.operations or time.monotonic() - start >= budget.seconds:
                     break
-            run.end()
+            run.end(reuse=begun is corpus.NOTHING)
         if coverage is not None:
             coverage.note(kind_of(drawn), tally.reached - before)
         yield tally, time.monotonic() - start

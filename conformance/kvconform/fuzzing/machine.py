@@ -362,7 +362,7 @@ class KVCacheMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Release everything, and ask for the figures of an empty pool."""
         if self.begun and self.run.failure is None:
-            self.run.end()
+            self.run.end(reuse=True)
 
 
 def _in_run(state: State, passage: Passage) -> bool:

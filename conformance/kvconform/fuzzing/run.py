@@ -92,9 +92,9 @@ class Run:
         """The model's state."""
         return self.model.state
 
-    def step(self, draw: Draw) -> None:
-        """Carry out the operation that a generator proposes, if any."""
-        op = draw.choice(self.swarm.bag)(self.state, draw, self.swarm.style)
+    def step(self, draw: Draw, op: Operation[Any] | None = None) -> None:
+        """Carry an operation out, or one that a generator proposes, if any."""
+        op = op or draw.choice(self.swarm.bag)(self.state, draw, self.swarm.style)
         if op is not None:
             self.perform(op)
 
@@ -119,13 +119,13 @@ class Run:
         if op.refused is None:
             self._tally.reached.update(met(self.state, op))
 
-    def end(self) -> None:
-        """Release everything, see that every name can be used again, and ask for the figures of an empty pool."""
+    def end(self, *, reuse: bool) -> None:
+        """Release everything, and ask for the figures of an empty pool; with `reuse` each name is used again before."""
         if self._lacks and self.state.prepared:
             self.perform(Launch(max(self.state.flights, default=0) + 1, list(self.state.prepared)))
         while (due := generate.complete(self.state, First())) is not None:
             self.perform(due)
-        for op in self._endings():
+        for op in self._endings(reuse=reuse):
             self.perform(op)
         if not self._requests_hold:
             self.perform(Report("idle"))
@@ -136,20 +136,20 @@ class Run:
     def _requests_hold(self) -> bool:
         return any(request.record is not None for request in self.state.requests.values())
 
-    def _endings(self) -> Iterator[Operation[Any]]:
-        """Released names are used again: a request's, a session's by its next turn, and a closed session's."""
+    def _endings(self, *, reuse: bool) -> Iterator[Operation[Any]]:
+        """The end of each request and session; names that are used again end a second time."""
         state = self.state
         for req in list(state.requests):
             yield Abort(req)
-            if req not in state.requests:
+            if reuse and req not in state.requests:
                 yield from _passes_by(Submit(req, [0]))
         if not self._requests_hold:
             yield Report("idle")  # sessions hold and lock pages
         for name, session in list(state.sessions.items()):
-            if session.turn is None:
+            if reuse and session.turn is None:
                 yield from _passes_by(Submit("again", [*session.history.elements(), 0], name))
             yield CloseSession(name)
-            if name not in state.sessions:
+            if reuse and name not in state.sessions:
                 yield OpenSession(name)
                 yield from _passes_by(Submit("again", [0], name))
                 yield CloseSession(name)

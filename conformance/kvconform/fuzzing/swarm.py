@@ -18,7 +18,7 @@ from kvspec.events import Config
 
 PROGRESS = (3, 1, 9)
 """How much likelier than usual a run takes the scheduler's next operation."""
-TALK = (800, 800, 0)
+TALK = (800, 800, 800, 800, 0)
 """How often a run, if it has sessions, proposes the next operation of all of them together."""
 GATHER = (800, 100, 0)
 """How often a run without them proposes the next operation of a crowd of requests."""
@@ -89,7 +89,7 @@ def style(draw: Draw) -> Style:
         late=draw.choice((0, 0, 3)),
         prompt_pages=draw.choice((4, 2, 7)),
         crowd=draw.choice((5, 3, 8)),
-        sessions=draw.choice((3, 1, 0, 5)),
+        sessions=draw.choice((3, 1, 0, 5, 5, 4)),
     )
 
 

@@ -16,6 +16,7 @@ from hypothesis import Phase, settings
 from kvcli.main import run_command
 from kvconform.features import POLICIES
 from kvconform.fuzzing import refused
+from kvconform.fuzzing.corpus import OF
 from kvconform.fuzzing.fuzz import Budget, fuzz, shortest
 from kvconform.fuzzing.machine import DoesNotConform, machine
 from kvconform.fuzzing.reach import GOALS, HARD, PER, met, missed
@@ -26,6 +27,7 @@ from kvconform.gallery.mutants import BUGS
 from kvconform.levels.requests.minimise import effort_for_one
 from kvconform.oracle import Model
 from kvconform.proxy import RuleBroken
+from kvconform.vectors.files import vector_files
 from kvconform.vectors.runner import try_out
 from kvref import Manager
 from kvref.request import KvRecord
@@ -168,6 +170,7 @@ def test_runs_come_by_what_is_hard_to_come_by() -> None:
 def test_what_the_documents_are_about_is_met_often() -> None:
     tally = fuzz(Manager, Budget(operations=PER), 4, lambda tally, elapsed: None).tally
     assert list(missed(tally.reached, tally.steps)) == []
+    assert tally.runs * (OF - 1) // OF >= len(vector_files()), "each vector begins a run"
     assert min(tally.checked[rule] for rule in ("SESS-2", "LEN-3", "TAIL-1")) > 700
 
 
@@ -200,7 +203,7 @@ def test_at_the_end_of_a_run_every_name_is_used_again() -> None:
     for op in msgspec.convert(life, list[EVENTS]):
         run.perform(op)
     with pytest.raises(RuleBroken):
-        run.end()
+        run.end(reuse=True)
     assert isinstance(run.history[-1], Submit)
 
 
