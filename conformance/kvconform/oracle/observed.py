@@ -65,7 +65,7 @@ class Observed:
             short = refused.pages_short or refused.rows_short or refused.window_short or refused.states_short
             if isinstance(self._op, OpenSession) and self._op.session in self._state.closed_late:
                 rule = "SESS-4"
-            broken = "CAP-1" if short else refused.rule if refused.rule in ("CAP-1", *others) else rule
+            broken = "CAP-1" if short else refused.rule if refused.rule in ("CAP-1", "RACE-1", *others) else rule
             what = f"the operation was refused ({refused.reason or 'no reason given'}), but nothing stands in its way"
             raise Violation(broken, what, expected="carried out", observed="refused", part="refused")
         self._state.checked["OP-1"] += 1

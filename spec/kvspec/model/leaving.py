@@ -80,7 +80,7 @@ def cache_unfinished(state: State, op: CacheUnfinished, answer: ObservedAnswer) 
     plan = plan_publication(state, request, record, limit, op.obs.freed if op.obs else None)
     tombstones, own, sides = state.freed_by(plan)
     key = None if keeps_out or waits else recurrent.state_to_publish(state, request, record, plan.length)
-    answer.length("protected_len", "SESS-6" if keeps_out else "STORE-5", plan.length)
+    answer.length("protected_len", "SESS-6" if keeps_out and state.config.prefix_cache else "STORE-5", plan.length)
     if plan.revived:
         answer.revived([tombstone for tombstone, _ in plan.revived])
     of_others = dict.fromkeys([*state.tables[record], *plan.shared], "STORE-5")

@@ -391,3 +391,16 @@ def test_a_finish_that_frees_what_it_should_publish() -> None:
     with pytest.raises(Violation, match=r"^STORE-5: page 3 was freed, but it belongs to the prefix store$"):
         told([replace(op) for op in shared], CacheUnfinished("r", obs=PublishAnswer(4, [3])))
     assert blamed(shared, CacheUnfinished("r", obs=PublishAnswer(4, [1, 9]))) == "PAGE-1"
+
+
+def test_a_prefill_that_is_refused_for_a_race_that_is_none() -> None:
+    before: Operations = [Submit("r", [0] * 6), MatchPrefix("r")]
+    assert blamed(before, Prefilled([("r", 6)], refused=Refused("it is read", "RACE-1"))) == "RACE-1"
+
+
+def test_a_publication_without_a_store() -> None:
+    """Nothing is published, of a session's first turn neither: that is no matter of sessions."""
+    without = replace(SMALL, prefix_cache=False)
+    before: Operations = [OpenSession("s"), *runs("r", range(6), "s")]
+    wrong = CacheUnfinished("r", obs=PublishAnswer(4, []))
+    assert blamed(before, wrong, without) == "STORE-5"
