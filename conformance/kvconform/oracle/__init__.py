@@ -95,11 +95,16 @@ def _carried_out(state: NotedState, op: Event, due: Refused) -> Violation:
     return Violation(rule, what, expected="refused", observed="carried out", part="refused")
 
 
+AMOUNTS = ("pages_short", "rows_short", "window_short", "states_short")
+"""What a refusal by CAP-1 says was missing."""
+
+
 def check_refusal(state: NotedState, expected: Refused, observed: Refused) -> None:
-    """Both refuse: the missing amounts must agree if they are reported."""
-    for name in ("pages_short", "rows_short", "window_short", "states_short") if expected.rule == "CAP-1" else ():
-        found, due = getattr(observed, name), getattr(expected, name)
-        if found and found != due:
+    """Both refuse: the missing amounts must agree if any of them is reported."""
+    amounts = [(name, getattr(observed, name), getattr(expected, name)) for name in AMOUNTS]
+    reported = expected.rule == "CAP-1" and any(found for _, found, _ in amounts)
+    for name, found, due in amounts if reported else ():
+        if found != due:
             # Rows that an earlier batch was refused, but has kept, are missing now.
             rule = "ROW-3" if name == "rows_short" and found > due and state.batch_refused else "CAP-1"
             raise Violation(rule, f"{name} of a refusal is wrong", expected=due, observed=found, part=name)

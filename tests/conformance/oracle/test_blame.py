@@ -404,3 +404,17 @@ def test_a_publication_without_a_store() -> None:
     before: Operations = [OpenSession("s"), *runs("r", range(6), "s")]
     wrong = CacheUnfinished("r", obs=PublishAnswer(4, []))
     assert blamed(before, wrong, without) == "STORE-5"
+
+
+@pytest.mark.parametrize(
+    ("pages", "window", "lawful"), [(0, 0, True), (3, 4, True), (3, 0, False), (0, 4, False), (3, 5, False)]
+)
+def test_a_refusal_says_all_that_was_missing_or_nothing(pages: int, window: int, *, lawful: bool) -> None:
+    small = replace(SMALL, num_pages=2, sliding_window=4, num_window_pages=1)
+    before: Operations = [Submit("r", [0] * 18), MatchPrefix("r")]
+    refused = Refused("no room", "CAP-1", pages_short=pages, window_short=window)
+    last = Prefilled([("r", 18)], refused=refused)
+    if lawful:
+        told(before, last, small)
+    else:
+        assert blamed(before, last, small) == "CAP-1"
