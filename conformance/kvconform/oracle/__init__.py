@@ -96,7 +96,7 @@ def _carried_out(state: NotedState, op: Event, due: Refused) -> Violation:
 
 
 AMOUNTS = ("pages_short", "rows_short", "window_short", "states_short")
-"""What a refusal by CAP-1 says was missing."""
+"""The amounts that a refusal by CAP-1 names as missing."""
 
 
 def check_refusal(state: NotedState, expected: Refused, observed: Refused) -> None:

@@ -237,13 +237,18 @@ class Observed:
                 rule = "PAGE-1"  # it let its memory go, when it was due, and lost a part
             _check_freed(self._state, pool, rule, expected, freed, count(observed), staying or {})
 
-    def revived(self, tombstones: Collection[int], /) -> None:
-        """A locked tombstone gets a window side from a duplicate; freeing the tombstone instead breaks SWA-6."""
+    def revived(self, moves: Collection[tuple[int, int]], /) -> None:
+        """Each tombstone gets the window side of a duplicate; freeing the tombstone or that side breaks SWA-6."""
+        sides = [self._state.window_of[duplicate] for _, duplicate in moves]
+        window_freed = getattr(self._obs, "window_freed", None) or ()
+        for side in set(sides).intersection(beginning(window_freed, self._state.config.num_window_pages)):
+            what = f"window page {side} was freed, but it moves to the prefix store's page"
+            raise Violation("SWA-6", what, observed=window_freed, part="window_freed.early")
         if (freed := getattr(self._obs, "freed", ())) is None:
             return
         self._state.checked["SWA-6"] += 1
         gone = set(beginning(freed, len(self._state.owner) + 1))
-        for page in tombstones:
+        for page, _ in moves:
             if page in gone:
                 what = f"page {page} of the prefix store was freed while somebody has locked it"
                 raise Violation("SWA-6", what, observed=freed, part="freed.early", wrong={"pages": [page]})

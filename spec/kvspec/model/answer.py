@@ -81,8 +81,8 @@ class ObservedAnswer(Protocol):
     ) -> None:
         """The freed numbers of all pools: `pages`, the window sides behind them, and `states`; the store got none."""
 
-    def revived(self, tombstones: Collection[int], /) -> None:
-        """None of these pages of the store was freed (SWA-6)."""
+    def revived(self, moves: Collection[tuple[int, int]], /) -> None:
+        """Window sides of duplicates move to tombstones, in pairs: neither tombstone nor side was freed (SWA-6)."""
 
     def cached(self, slot: int | None, due: Collection[int], /) -> None:
         """The state slot that the store took, if it took one, is one of those due (MAMBA-4)."""

@@ -82,7 +82,7 @@ def cache_unfinished(state: State, op: CacheUnfinished, answer: ObservedAnswer) 
     key = None if keeps_out or waits else recurrent.state_to_publish(state, request, record, plan.length)
     answer.length("protected_len", "SESS-6" if keeps_out and state.config.prefix_cache else "STORE-5", plan.length)
     if plan.revived:
-        answer.revived([tombstone for tombstone, _ in plan.revived])
+        answer.revived(plan.revived)
     of_others = dict.fromkeys([*state.tables[record], *plan.shared], "STORE-5")
     answer.freed("pages", "STORE-5", tombstones + own, of_others)
     answer.freed("window", "SWA-1", left + sides)
@@ -142,7 +142,7 @@ def _finish_plain(state: State, op: Finish, answer: ObservedAnswer, request: Req
     tombstones, own, sides = state.freed_by(plan)
     key = recurrent.state_to_publish(state, request, record, plan.length)
     if plan.revived:
-        answer.revived([tombstone for tombstone, _ in plan.revived])
+        answer.revived(plan.revived)
     answer.freed("pages", "PAGE-1", tombstones + own + rest, dict.fromkeys(plan.inserted, "STORE-5"))
     answer.freed("window", "SWA-3", sides + state.window_sides(rest))
     recurrent.publish_own(state, op, answer, record, key, plan.length)

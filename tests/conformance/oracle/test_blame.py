@@ -21,6 +21,7 @@ from kvspec.events import (
     Config,
     Decode,
     Done,
+    Evict,
     ExtendAnswer,
     Finish,
     HolderView,
@@ -418,3 +419,11 @@ def test_a_refusal_says_all_that_was_missing_or_nothing(pages: int, window: int,
         told(before, last, small)
     else:
         assert blamed(before, last, small) == "CAP-1"
+
+
+def test_a_side_that_should_move_to_the_store_is_freed() -> None:
+    """The window side of a duplicate goes to the tombstone of the store, and is not given back with the duplicate."""
+    small = replace(SMALL, sliding_window=4, num_window_pages=8)
+    cached: Operations = [*runs("a", range(9)), Finish("a"), Evict(0, window=2), *runs("b", range(9), launch=2)]
+    wrong = CacheUnfinished("b", obs=PublishAnswer(8, [3, 4], window_freed=[1]))
+    assert blamed(cached, wrong, small) == "SWA-6"
