@@ -6,12 +6,14 @@ the same seed gives the same run.
 
 import random
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 T = TypeVar("T")
 
 EOS = 0
 STUCK = "the requests never finish"
+DRAIN = 2_000
+"""Loops in which the last requests end."""
 ERRORS = (AssertionError, IndexError, KeyError, RuntimeError, ValueError)
 """Errors with which an engine gives up. Others are those of a stub that does not fit the engine."""
 
@@ -20,25 +22,53 @@ class Done(BaseException):
     """Nothing arrives any more, and nothing is left to do."""
 
 
+def last_ones(running: int) -> int:
+    """The number of requests that end a run: nothing fails any more, and each must end by itself.
+
+    If aborts went on to the end, one of them would take away each request that hangs.
+    """
+    return max(1, running // 2)
+
+
 class Traffic:
     """The requests of one run. Their prompts have beginnings in common, the stems."""
 
-    def __init__(self, rng: random.Random, requests: int, longest: int, alphabet: int, *, stems: int = 3) -> None:
-        """So many `requests`, of at most `longest` tokens between 1 and `alphabet`."""
+    def __init__(
+        self, rng: random.Random, requests: int, longest: int, alphabet: int, *, running: int = 1, stems: int = 3
+    ) -> None:
+        """So many `requests`, of at most `longest` tokens between 1 and `alphabet`; `running`: at once, at most."""
+        self._last = last_ones(running)
         self.rng, self.left, self.longest, self._alphabet = rng, requests, longest, alphabet
         self._stems = [self.tokens(longest) for _ in range(stems)]
         self.live: list[Any] = []
         """Requests that have arrived and have not finished."""
-        self._loops = self._count = 0
+        self._loops = self._count = self._drained = 0
+
+    @property
+    def calm(self) -> bool:
+        """Whether only the last requests are left."""
+        return not self.left and len(self.live) <= self._last
+
+    def end(self) -> NoReturn:
+        """End the run: nothing is left to do.
+
+        Raises:
+            RuntimeError: requests never finished.
+            Done: all did.
+        """
+        if self.live:
+            raise RuntimeError(f"{STUCK}: {len(self.live)} were forgotten")
+        raise Done
 
     def loop(self, most: int) -> None:
         """One more loop of the scheduler.
 
         Raises:
-            RuntimeError: there were more than `most`.
+            RuntimeError: there were more than `most`, or more than `DRAIN` for the last requests.
         """
         self._loops += 1
-        if self._loops > most:
+        self._drained += bool(self.live) and self.calm
+        if self._loops > most or self._drained > DRAIN:
             raise RuntimeError(STUCK)
 
     def arriving(self, request: Callable[[], T], *, least: int = 0) -> list[T]:
@@ -73,7 +103,7 @@ class Traffic:
 
     def aborted(self, aborts: float) -> Any | None:
         """The request that is aborted now, if one is; `aborts`: how often one is."""
-        if self.live and self.rng.random() < aborts:
+        if self.live and not self.calm and self.rng.random() < aborts:
             return self.live.pop(self.rng.randrange(len(self.live)))
         return None
 
@@ -97,10 +127,10 @@ class PausingTraffic(Traffic):
     def pausing(self, messages: Any, pauses: float, *, flushes: float = 0.0) -> list[Any]:
         """The server pauses, or it goes on, sooner or later; `flushes`: how often its cache is flushed meanwhile."""
         if not self.paused:
-            self.paused = self.rng.random() < pauses
+            self.paused = not self.calm and self.rng.random() < pauses
             mode = self.rng.choice(["in_place", "retract"]) if self.paused else ""
             return [messages.PauseGenerationReqInput(mode=mode)] if self.paused else []
-        self.paused = self.rng.random() < 0.7
+        self.paused = not self.calm and self.rng.random() < 0.7
         if not self.paused:
             return [messages.ContinueGenerationReqInput()]
         # As before new weights are loaded; with requests that run it is refused.

@@ -264,6 +264,7 @@ def test_a_release_without_its_known_defects_is_clean_and_planted_ones_are_found
         "load taken for done": {"MEM-RACE"},
         "sent pages freed": {"MEM-RACE"},
         "row not told": {"MEM-USE", "MEM-NAME"},
+        "forgotten when preempted": {"MEM-FAILED"},
         "load not waited for": {"MEM-RACE"},
         "store taken for done": {"MEM-RACE"},
         "host block not freed": {"MEM-LEAK"},

@@ -12,7 +12,7 @@ from typing import Any
 
 from kvattach.mini_sglang.modules import Engine
 from kvlab.device import Stream, advance, stood_in
-from kvlab.traffic import EOS, Done, Traffic, until_done
+from kvlab.traffic import EOS, Traffic, until_done
 
 MOST_LOOPS = 20_000
 
@@ -100,15 +100,16 @@ class _Traffic(Traffic):
     """The scheduler's input."""
 
     def __init__(self, engine: Engine, shape: Shape, rng: random.Random, requests: int) -> None:
-        super().__init__(rng, requests, shape.pages * shape.page_size - 1, shape.alphabet)
+        super().__init__(rng, requests, shape.pages * shape.page_size - 1, shape.alphabet, running=shape.rows)
         self._engine, self._shape = engine, shape
         self.idle: Callable[[], None] = lambda: None
 
     def receive(self, blocking: bool = False) -> list[Any]:
+        self.loop(MOST_LOOPS)
         if blocking:
             self.idle()
             if not self.left:
-                raise Done
+                self.end()
         messages = self.arriving(self._request, least=int(blocking))
         if (uid := self.aborted(self._shape.aborts)) is not None:
             messages.append(self._engine.message.AbortBackendMsg(uid=uid))
@@ -166,7 +167,6 @@ def _loop(engine: Engine, shape: Shape, rng: random.Random, requests: int) -> No
         engine.torch.cuda.set_stream(scheduler.engine.stream)
         scheduler.engine.stream.wait_stream(scheduler.stream)
     while True:
-        traffic.loop(MOST_LOOPS)
         if shape.overlap:
             data = scheduler.overlap_loop(data)
         else:

@@ -35,8 +35,11 @@ class Shape:
         )
 
 
-def run(engine: Engine, seed: int, requests: int = 20) -> None:
-    """Drive one scheduler until all its requests have finished; the same seed gives the same run."""
+def run(engine: Engine, seed: int, requests: int = 20) -> str:
+    """Drive one scheduler until all its requests have finished; the same seed gives the same run.
+
+    The result is the error that ended the run, or nothing.
+    """
     rng = random.Random(seed)
     shape = Shape.drawn(rng)
     engine.sequence.Sequence.block_size = shape.block_size
@@ -44,7 +47,7 @@ def run(engine: Engine, seed: int, requests: int = 20) -> None:
         Config(shape.max_running, shape.batched_tokens, EOS, shape.block_size, shape.blocks)
     )
     traffic = Traffic(rng, requests, shape.blocks * shape.block_size, shape.alphabet)
-    until_done(partial(_drive, engine, scheduler, shape, traffic))
+    return until_done(partial(_drive, engine, scheduler, shape, traffic))
 
 
 def _drive(engine: Engine, scheduler: Any, shape: Shape, traffic: Traffic) -> None:

@@ -8,6 +8,8 @@ from kvlab.drives import Trial
 from kvlab.nano_vllm import driver
 from kvlab.nano_vllm.engine import load
 from kvlab.nano_vllm.faults import defects
+from kvlab.traffic import STUCK
+from kvspec.memory.events import Failed
 
 
 def trial(folder: Path) -> Trial:
@@ -17,11 +19,15 @@ def trial(folder: Path) -> Trial:
         EngineError: it holds none.
     """
     engine = load(folder)
+    attached: list[Hooks] = []
 
     def attach(trace: Trace) -> Hooks:
-        return Attached(engine, trace).hooks
+        attached[:] = [Attached(engine, trace).hooks]
+        return attached[0]
 
     def run(seed: int) -> None:
-        driver.run(engine, seed)
+        error = driver.run(engine, seed)
+        if STUCK in error:  # the hooks have reported the others
+            attached[0].emit(Failed("stuck", error))
 
     return Trial("nano-vllm", attach, run, defects(engine))

@@ -23,7 +23,7 @@ from kvlab.sglang.pools import PoolMemory, Pools
 from kvlab.sglang.server import AnyMemory, Worker, arguments, configured, request, scheduler
 from kvlab.sglang.sessions import Clients
 from kvlab.stubs import Arguments
-from kvlab.traffic import STUCK, Done, PausingTraffic, until_done
+from kvlab.traffic import STUCK, PausingTraffic, until_done
 
 MOST_LOOPS = 10_000
 STILL = 300
@@ -125,7 +125,7 @@ class _Traffic(PausingTraffic):
     def __init__(self, release: Release, shape: Shape, rng: random.Random) -> None:
         pages = shape.pages if shape.pools is None else shape.pools.fewest(shape.pages)
         longest = pages * shape.page_size - 2 * shape.page_size
-        super().__init__(rng, shape.requests, longest, shape.alphabet, stems=6)
+        super().__init__(rng, shape.requests, longest, shape.alphabet, running=shape.running, stems=6)
         self._release, self._shape = release, shape
         self._still = self._waited = 0
         self.clients = Clients(release, rng, shape.sessions)
@@ -147,11 +147,9 @@ class _Traffic(PausingTraffic):
                 self._talks, self._idled = False, 0
                 return self.clients.leave()
             self.idles()
-            if self.live:
-                raise RuntimeError(f"{STUCK}: {len(self.live)} were forgotten")
-            raise Done
+            self.end()
         messages = self._talk() + self.arriving(self._request)
-        if self.live and self.rng.random() < self._shape.aborts:
+        if self.live and not self.calm and self.rng.random() < self._shape.aborts:
             # Of those that came first some run.
             among = self.live[: self.rng.choice([2, len(self.live)])]
             messages.append(self._release.messages.AbortReq(rid=self.rng.choice(among)))

@@ -96,14 +96,17 @@ class _Traffic(PausingTraffic):
     """The scheduler's input."""
 
     def __init__(self, engine: Engine, shape: Shape, rng: random.Random, requests: int) -> None:
-        super().__init__(rng, requests, shape.pages * shape.page_size - 2 * shape.page_size, shape.alphabet)
+        longest = shape.pages * shape.page_size - 2 * shape.page_size
+        super().__init__(rng, requests, longest, shape.alphabet, running=shape.running)
         self._engine, self._shape = engine, shape
         self.is_idle: Callable[[], bool] = lambda: False
 
     def recv_requests(self) -> list[Any]:
         self.loop(MOST_LOOPS)
         if self.idle(self.is_idle()):
-            raise Done
+            if self._shape.pauses:
+                raise Done  # the requests that a pause forgets show in what they hold
+            self.end()
         messages = self.arriving(self._request)
         if (rid := self.aborted(self._shape.aborts)) is not None:
             messages.append(self._engine.messages.AbortReq(rid=rid))

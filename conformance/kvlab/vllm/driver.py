@@ -3,15 +3,19 @@
 import random
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kvlab.device import Point, stood_in
+from kvlab.traffic import last_ones
 from kvlab.vllm.engine import configured, fitting, make_request, make_scheduler, offloading_of
 from kvlab.vllm.workload import Workload
 
 QUEUES = ("running", "waiting", "skipped_waiting", "kv_holding_waiting")
 """Where releases keep their requests."""
+
+DRAIN = 1000
+"""Steps in which the last requests end, once no load fails and no request is aborted any more."""
 
 
 @dataclass
@@ -28,7 +32,10 @@ class Launch:
 
 @dataclass
 class Drive:
-    """One workload on one scheduler. `run` ends when every request has ended and nothing is on its way."""
+    """One workload on one scheduler. `run` ends when every request has ended and nothing is on its way.
+
+    The last requests are neither aborted nor do their transfers fail: they end by themselves, or never.
+    """
 
     work: Workload
     scheduler: Any = field(init=False)
@@ -51,16 +58,29 @@ class Drive:
         """Run to the end.
 
         Raises:
-            StuckError: requests are left and `steps` steps brought no end.
+            StuckError: requests are left after `steps` steps, or `DRAIN` steps after the last fault.
             EngineGaveUp: the engine raised an error.
         """
-        for _ in range(steps):
+        done, calm = 0, False
+        while done < steps:
+            last = self._arrived >= self.work.requests and len(self.scheduler.requests) <= last_ones(self.work.running)
+            if last and not calm:
+                calm, steps = True, min(steps, done + DRAIN)
+                self._calm_down()
             self._traffic()
             self._step()
+            done += 1
             if self._done():
+                self.happened["drained"] += calm
                 return self.happened
         left = self.scheduler.requests
-        raise StuckError(f"{len(left)} requests are left after {steps} steps: {self._standing(left)}")
+        raise StuckError(f"{len(left)} requests are left after {done} steps: {self._standing(left)}")
+
+    def _calm_down(self) -> None:
+        """From now on no load fails, and no request is aborted."""
+        self.work = replace(self.work, abort=0.0, reset=0.0, failing=0.0)
+        if self.work.connector:
+            self.scheduler.connector.work = self.work
 
     def _standing(self, left: dict[str, Any]) -> str:
         """Where requests are that never end: of one that no queue has, nothing will ever take it up."""

@@ -4,7 +4,7 @@ from kvlab.injection import Defect
 
 
 def defects() -> list[Defect]:
-    """Thirteen of them, for 0.33.0."""
+    """Fourteen of them, for 0.33.0."""
     from vllm.v1.core.block_pool import BlockPool
     from vllm.v1.core.kv_cache_manager import KVCacheManager
     from vllm.v1.core.sched.scheduler import Scheduler
@@ -18,6 +18,7 @@ def defects() -> list[Defect]:
     processed = "max(0, total_computed_tokens - request.num_in_flight_tokens),"
     sent = "for req_id in kv_connector_output.finished_sending or ():"
     blocks = "req_to_new_blocks[req_id].get_block_ids(allow_none=True)"
+    again = "self.waiting.prepend_request(request)"
     hashes = "del session.block_hashes[keep_end // self.hash_block_size :]"
     return [
         Defect(
@@ -92,6 +93,11 @@ def defects() -> list[Defect]:
             "row not told",
             "the workers are not told of a running request's new blocks",
             ((Scheduler, "_make_cached_request_data", blocks, "None"),),
+        ),
+        Defect(
+            "forgotten when preempted",
+            "a request that is preempted for the second time is in no queue any more",
+            ((Scheduler, "_preempt_request", again, f"request.num_preemptions == 2 or {again}"),),
         ),
         Defect(
             "stale hash",
