@@ -240,10 +240,11 @@ class Observed:
     def revived(self, moves: Collection[tuple[int, int]], /) -> None:
         """Each tombstone gets the window side of a duplicate; freeing the tombstone or that side breaks SWA-6."""
         sides = [self._state.window_of[duplicate] for _, duplicate in moves]
-        window_freed = getattr(self._obs, "window_freed", None) or ()
-        for side in set(sides).intersection(beginning(window_freed, self._state.config.num_window_pages)):
+        given = beginning(getattr(self._obs, "window_freed", None) or (), self._state.config.num_window_pages)
+        for side in set(sides).intersection(given):
             what = f"window page {side} was freed, but it moves to the prefix store's page"
-            raise Violation("SWA-6", what, observed=window_freed, part="window_freed.early")
+            due = [one for one in given if one not in sides]
+            raise Violation("SWA-6", what, expected=due, observed=given, part="window_freed.early")
         if (freed := getattr(self._obs, "freed", ())) is None:
             return
         self._state.checked["SWA-6"] += 1
