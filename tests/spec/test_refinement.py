@@ -8,7 +8,7 @@ import pytest
 
 from kvcheck import Checker, Finding
 from kvconform.fuzzing.swarm import memory, swarm
-from kvconform.oracle import Model, NotedState
+from kvconform.oracle import Model, NotedState, WatchedState
 from kvconform.oracle.meaning import pools
 from kvspec import events, invariants, lengths, ownership
 from kvspec.events import Config, Refusal, RowsRead
@@ -303,8 +303,10 @@ def _release_without_a_word(state: NotedState, record: int, pages: list[int]) ->
     state.release_pages(pages)
 
 
-def _free_the_last_too(original: Callable[[NotedState, int, int], None]) -> Callable[[NotedState, int, int], None]:
-    def cut(state: NotedState, record: int, index: int) -> None:
+def _free_the_last_too(
+    original: Callable[[WatchedState, int, int], None],
+) -> Callable[[WatchedState, int, int], None]:
+    def cut(state: WatchedState, record: int, index: int) -> None:
         original(state, record, index)
         last = state.tables[record][-1:]
         if [state.owner.get(page) for page in last] == [record]:
@@ -316,15 +318,15 @@ def _free_the_last_too(original: Callable[[NotedState, int, int], None]) -> Call
 BROKEN_MODELS: list[tuple[str, object, str, object, set[str]]] = [
     (
         "a resume frees the page that it goes on in",
-        NotedState,
+        WatchedState,
         "cut_table",
-        _free_the_last_too(NotedState.cut_table),
+        _free_the_last_too(WatchedState.cut_table),
         {"MEM-USE"},
     ),
     ("a resume counts what was never written", lengths, "resume", _resume_past_what_is_written, {"MEM-WRITTEN"}),
     ("a lock is not taken back", PrefixStore, "unlock", _unlock_nothing, {"MEM-COUNT"}),
-    ("a freed page keeps its owner", NotedState, "release_private", _keep_the_owner, {"MEM-COUNT"}),
-    ("a page is not let go by who leaves", NotedState, "release_private", _release_without_a_word, {"MEM-LEAK"}),
+    ("a freed page keeps its owner", WatchedState, "release_private", _keep_the_owner, {"MEM-COUNT"}),
+    ("a page is not let go by who leaves", WatchedState, "release_private", _release_without_a_word, {"MEM-LEAK"}),
 ]
 """What is wrong, what is put in the place of what, and what the law says."""
 
@@ -463,13 +465,13 @@ def test_what_is_rewritten_under_a_launch_is_safe_on_one_stream_only(config: Con
 def test_a_withheld_row_is_never_rewritten_under_a_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     assert carried_out("host", *row_handed_on()).state.rows == {0: WITHHELD, 1: 2}
 
-    def hand_on_at_once(state: NotedState, record: int) -> None:
+    def hand_on_at_once(state: WatchedState, record: int) -> None:
         readers, state.readers = state.readers, {}
         forget_record(state, record)
         state.readers = readers
 
-    forget_record = NotedState.forget_record
-    monkeypatch.setattr(NotedState, "forget_record", hand_on_at_once)
+    forget_record = WatchedState.forget_record
+    monkeypatch.setattr(WatchedState, "forget_record", hand_on_at_once)
     monkeypatch.setattr(ownership, "allocate", lambda owner, readers, record: record)  # its contract says it first
     monkeypatch.setattr(invariants, "CHECKS", {"PAGE-1": CHECKS["PAGE-1"]})
     carried_out("forward", *row_handed_on())

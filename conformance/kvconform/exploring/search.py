@@ -20,8 +20,7 @@ from kvconform.exploring.expanding import Expansion, KeyOf, Spread, carry_out, e
 from kvconform.exploring.liveness import Services, stuck
 from kvconform.exploring.moves import Node, choices
 from kvconform.exploring.scope import Scope
-from kvconform.oracle import Model, NotedState
-from kvconform.oracle.meaning import Memory
+from kvconform.oracle import Model
 from kvconform.proxy import ImplementationFailed, RuleBroken
 from kvconform.vectors.runner import Counterexample
 from kvspec.events import Operation, Refusal
@@ -136,8 +135,7 @@ class _Tree:
 
     def root(self) -> Node:
         """Nothing has happened."""
-        memory = Memory(self.scope.config, Checker) if self._checker else None
-        return Node(NotedState(self.scope.config, memory=memory), frozenset())
+        return Node(Model(self.scope.config, checker=Checker if self._checker else None).state, frozenset())
 
     def grown(self, frontier: list[Any], begin: float) -> Grown:
         """The tree as it is, to go on from; the search began at `begin`."""

@@ -1,20 +1,19 @@
 """The oracle: compares the answers of an implementation with those that the specification expects.
 
 observed    one answer, field by field; without an answer it makes up a right one
-inspection  reports `inspection` and `holders` compare figures and whole states
-holders     the what
-these a `runs` compares these share
-runs        lists of numbers as runs
+inspection  the figures and the whole state of a report; `holders`: requests and sessions
+parts       the comparisons that these share; `runs`: lists of numbers as runs
 pools       pools, and the owners of their numbers in words
+notes       counts on the way, and facts that decide which rule a wrong answer breaks
+meaning     the memory events of a step; `agreement` compares the state with their sum
 fastpath/   the same model, faster for decode batches
 
-Not here: the expected answers (`kvspec.model`). `notes` keeps what is counted on
-the way, `meaning` says which memory events a step is, and `agreement` holds the state against what they add up to.
+Not here: the expected answers (`kvspec.model`).
 """
 
 from kvconform.oracle import agreement as agreement
 from kvconform.oracle.meaning import FORWARD, MakeChecker, Memory
-from kvconform.oracle.notes import CHOICES, NOTES, NotedState
+from kvconform.oracle.notes import CHOICES, NOTES, NotedState, WatchedState
 from kvconform.oracle.observed import Observed
 from kvconform.oracle.pools import owner_name, pool_of, record_name
 from kvspec.events import Config, Event, Extend, Refusal, Refused
@@ -23,7 +22,17 @@ from kvspec.model import OPERATIONS
 from kvspec.pages import expand
 from kvspec.rules import Violation
 
-__all__ = ["CHOICES", "Model", "NotedState", "Observed", "carry_out", "check_refusal", "owner_name", "record_name"]
+__all__ = [
+    "CHOICES",
+    "Model",
+    "NotedState",
+    "Observed",
+    "WatchedState",
+    "carry_out",
+    "check_refusal",
+    "owner_name",
+    "record_name",
+]
 
 
 class Model:
@@ -35,7 +44,9 @@ class Model:
         `checker` makes the memory checker for the memory events of each step. `writes_on` is the stream on which rows
         are written: that of the forward passes, or "host".
         """
-        self.state = NotedState(config, memory=None if checker is None else Memory(config, checker, writes_on))
+        self.state = NotedState(config)
+        if checker is not None:
+            self.state = WatchedState(config, memory=Memory(config, checker, writes_on))
         self.steps = 0
 
     def step(self, op: Event) -> None:

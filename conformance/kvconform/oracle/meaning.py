@@ -1,9 +1,8 @@
 """The memory events of each operation, and the memory checker that follows them.
 
-The changes of a state (`notes`: take pages, release them, publish, drop, lend, ...) call the method of the same name
-here; each says state has a `Memory`; each method emits the events of its changes mean. A step that conforms
-above the request level
-never breaks the memory model: the explorer, the fuzzer and all other checks of the model model check that.
+A `WatchedState` (`notes`) has a `Memory`. Each change of the state (take pages, release them, publish, drop, lend, ...)
+calls the method of the same name here, which emits the memory events of the change. A step that conforms at the request
+level never breaks the memory model: the explorer, the fuzzer and all other users of the oracle check that.
 
     pool      a page of it                          held by
     pages     a page of tokens                      the record; the owner of a lock holds all pages of its prefix

@@ -1,8 +1,8 @@
 """The model's state, and the oracle's notes beside it: counts, and what only decides which rule a wrong answer breaks.
 
-`NotedState` hears of each change that the model makes (take pages, release them, publish, drop, ...), and reports it to
-the memory below, if there is one. A whole operation is noted by the function of its kind in `NOTES`, which looks before
-the operation is carried out, and once more after that.
+`NotedState` counts the changes that the model makes; `WatchedState` also reports each one (take pages, release them,
+publish, drop, ...) to the memory below. A whole operation is noted by the function of its kind in `NOTES`, which looks
+before the operation is carried out, and once more after that.
 """
 
 from collections import defaultdict
@@ -46,7 +46,7 @@ class NotedState(State):
     """The whole state of the specified system, and what is noted on the way."""
 
     memory: Memory | None = None
-    """It takes the memory events of the changes."""
+    """See `WatchedState`."""
     checked: Counts = field(default_factory=_no_counts)
     unchecked: Counts = field(default_factory=_no_counts)
     unreported: set[tuple[str, str]] = field(default_factory=set)
@@ -71,66 +71,23 @@ class NotedState(State):
         """Whether a request has prepared or launched a step before the one before it is verified (SPEC-2)."""
         return len(self.speculating.get(req, ())) + (req in self.prepared) > 1
 
-    # Changes of the state
-
-    def begin_record(self, tokens: Tokens, row: int, prefix_len: int, seq_len: int) -> int:
-        """A record begins."""
-        record = super().begin_record(tokens, row, prefix_len, seq_len)
-        if self.memory is not None:
-            self.memory.begin(self, record, row, self.records[record].locked)
-        return record
-
     def forget_record(self, record: int) -> None:
         """A record ends."""
-        row, locked, states, _ = self.records[record]
-        if self.memory is not None:
-            self.memory.forget(self, record, row, locked, states, self.sides_behind(self.private(record)))
+        row = self.records[record].row
         super().forget_record(record)
         if self.rows.get(row) == WITHHELD:
             self.reached["row withheld"] += 1
         elif not self.config.withholds_rows and self.in_flight(record):
             self.chosen["row not withheld"] += 1
 
-    def take_pages(self, record: int, pages: list[int], window_pages: list[int]) -> None:
-        """Free pages become a record's own."""
-        if self.memory is not None and pages:
-            self.memory.take_pages(record, len(self.tables[record]), pages, window_pages)
-        super().take_pages(record, pages, window_pages)
-
-    def release_private(self, record: int, pages: list[int]) -> None:
-        """Private pages become free."""
-        if self.memory is not None:
-            self.memory.release_pages(record, pages, self.sides_behind(pages))
-        super().release_private(record, pages)
-
-    def cut_table(self, record: int, index: int) -> None:
-        """A block table ends earlier."""
-        if self.memory is not None:
-            self.memory.cut(record, index)
-        super().cut_table(record, index)
-
     def leave_behind(self, record: int, until: int, pages: list[int]) -> None:
         """A cursor moves on."""
-        if self.memory is not None:
-            self.memory.release_sides(record, self.sides_behind(pages))
         super().leave_behind(record, until, pages)
         self.reached["window evicted"] += bool(pages)
 
-    def take_states(self, record: int, slots: Sequence[int]) -> None:
-        """State slots become a record's own."""
-        if self.memory is not None and slots:
-            early = {slot: self.state_owner[slot] for slot in slots if slot in self.state_owner}
-            new = [slot for slot in slots if slot not in early]
-            self.memory.take_states(self, record, early, new)
-        super().take_states(record, slots)
-
     def publish(self, record: int, plan: Publication) -> None:
         """Pages go to the store."""
-        first, locked = self.lengths[record].protected // self.config.page_size, self.records[record].locked
-        tombstones = [self.store.pages[key] for key, _ in plan.exchanged]
         super().publish(record, plan)
-        if self.memory is not None:
-            self.memory.publish(self, record, first, plan, locked, tombstones)
         self.checked["DATA-1"] += len(plan.inserted)
         self.reached["duplicate dropped"] += bool(plan.duplicates)
         self.reached["prefix published"] += bool(plan.inserted)
@@ -138,29 +95,8 @@ class NotedState(State):
 
     def publish_state(self, record: int, key: PrefixKey, slot: int, new: int | None = None) -> None:
         """A state goes to the store."""
-        if self.memory is not None:
-            self.memory.publish_state(self, record, key, slot, new)
         super().publish_state(record, key, slot, new)
         self.reached["state published"] += 1
-
-    def drop(self, keys: Mapping[PrefixKey, int], losing: Sequence[PrefixKey]) -> None:
-        """Pages leave the store."""
-        if self.memory is not None:
-            self.memory.drop("pages", keys)
-        super().drop(keys, losing)
-
-    def drop_sides(self, window_pages: Iterable[int]) -> None:
-        """Window pages leave the store."""
-        if self.memory is not None:
-            behind = [self.window_owner[window_page] for window_page in window_pages]
-            self.memory.drop_sides({self.owner[page]: page for page in behind}, self.window_of)
-        super().drop_sides(window_pages)
-
-    def drop_states(self, slots: Iterable[int]) -> None:
-        """States leave the store."""
-        if self.memory is not None:
-            self.memory.drop("states", {key: slot for key, slot in self.store.states.items() if slot in slots})
-        super().drop_states(slots)
 
     def drop_prepared(self, req: str) -> None:
         """A request runs no more."""
@@ -170,13 +106,9 @@ class NotedState(State):
 
     def hand_over(self, record: int) -> None:
         """A session slot has lent its record to a turn, or got it back."""
-        if self.memory is not None:
-            self.memory.transfer(record)
 
     def give_back(self, req: str, slot: int) -> None:
         """The state slot of a waiting request has become free."""
-        if self.memory is not None:
-            self.memory.release(waiting(req), "states", [slot])
         self.reached["state given back"] += 1
 
     def copy(self, *, tokens: bool = True) -> "NotedState":
@@ -184,7 +116,7 @@ class NotedState(State):
 
         Without `tokens` both have the same sequences: neither may then add any to them.
         """
-        other = NotedState.__new__(NotedState)
+        other = self.__new__(type(self))
         copied = vars(other)
         copied.update(vars(self))
         for name in _COPIED:
@@ -205,6 +137,90 @@ _COPIED = tuple(
     if isinstance(value, (dict, set)) and name != "tables"
 )
 """The attributes that a copy of a state has of its own; `tables` are lists besides."""
+
+
+@dataclass(eq=False, repr=False)
+class WatchedState(NotedState):
+    """The same with a memory below, which takes the memory events of the changes."""
+
+    memory: Memory = field(kw_only=True)
+
+    def begin_record(self, tokens: Tokens, row: int, prefix_len: int, seq_len: int) -> int:
+        """A record begins."""
+        record = super().begin_record(tokens, row, prefix_len, seq_len)
+        self.memory.begin(self, record, row, self.records[record].locked)
+        return record
+
+    def forget_record(self, record: int) -> None:
+        """A record ends."""
+        row, locked, states, _ = self.records[record]
+        self.memory.forget(self, record, row, locked, states, self.sides_behind(self.private(record)))
+        super().forget_record(record)
+
+    def take_pages(self, record: int, pages: list[int], window_pages: list[int]) -> None:
+        """Free pages become a record's own."""
+        if pages:
+            self.memory.take_pages(record, len(self.tables[record]), pages, window_pages)
+        super().take_pages(record, pages, window_pages)
+
+    def release_private(self, record: int, pages: list[int]) -> None:
+        """Private pages become free."""
+        self.memory.release_pages(record, pages, self.sides_behind(pages))
+        super().release_private(record, pages)
+
+    def cut_table(self, record: int, index: int) -> None:
+        """A block table ends earlier."""
+        self.memory.cut(record, index)
+        super().cut_table(record, index)
+
+    def leave_behind(self, record: int, until: int, pages: list[int]) -> None:
+        """A cursor moves on."""
+        self.memory.release_sides(record, self.sides_behind(pages))
+        super().leave_behind(record, until, pages)
+
+    def take_states(self, record: int, slots: Sequence[int]) -> None:
+        """State slots become a record's own."""
+        if slots:
+            early = {slot: self.state_owner[slot] for slot in slots if slot in self.state_owner}
+            self.memory.take_states(self, record, early, [slot for slot in slots if slot not in early])
+        super().take_states(record, slots)
+
+    def publish(self, record: int, plan: Publication) -> None:
+        """Pages go to the store."""
+        first, locked = self.lengths[record].protected // self.config.page_size, self.records[record].locked
+        tombstones = [self.store.pages[key] for key, _ in plan.exchanged]
+        super().publish(record, plan)
+        self.memory.publish(self, record, first, plan, locked, tombstones)
+
+    def publish_state(self, record: int, key: PrefixKey, slot: int, new: int | None = None) -> None:
+        """A state goes to the store."""
+        self.memory.publish_state(self, record, key, slot, new)
+        super().publish_state(record, key, slot, new)
+
+    def drop(self, keys: Mapping[PrefixKey, int], losing: Sequence[PrefixKey]) -> None:
+        """Pages leave the store."""
+        self.memory.drop("pages", keys)
+        super().drop(keys, losing)
+
+    def drop_sides(self, window_pages: Iterable[int]) -> None:
+        """Window pages leave the store."""
+        behind = [self.window_owner[window_page] for window_page in window_pages]
+        self.memory.drop_sides({self.owner[page]: page for page in behind}, self.window_of)
+        super().drop_sides(window_pages)
+
+    def drop_states(self, slots: Iterable[int]) -> None:
+        """States leave the store."""
+        self.memory.drop("states", {key: slot for key, slot in self.store.states.items() if slot in slots})
+        super().drop_states(slots)
+
+    def hand_over(self, record: int) -> None:
+        """A session slot has lent its record to a turn, or got it back."""
+        self.memory.transfer(record)
+
+    def give_back(self, req: str, slot: int) -> None:
+        """The state slot of a waiting request has become free."""
+        self.memory.release(waiting(req), "states", [slot])
+        super().give_back(req, slot)
 
 
 def _open_session(state: NotedState, op: events.OpenSession) -> Iterator[None]:

@@ -19,7 +19,7 @@ import kvspec.memory
 import kvspec.model
 from kvcheck import Checker
 from kvconform.gallery.mutants import BUGS
-from kvconform.oracle import Model
+from kvconform.oracle import Model, WatchedState
 from kvconform.oracle.meaning import Memory
 from kvconform.vectors.files import read_vectors
 from kvspec import batch, lengths, pages, states, store, window
@@ -99,7 +99,7 @@ def events_reported() -> dict[str, list[str]]:
     for vector in read_vectors():
         listener = _Listener(vector.header.config, Checker)
         model = Model(vector.header.config)
-        model.state.memory = listener
+        model.state = WatchedState(vector.header.config, memory=listener)
         for step in vector.steps:
             with suppress(Refusal):
                 model.step(step.op)
