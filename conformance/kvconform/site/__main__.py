@@ -24,7 +24,7 @@ FOLDERS = (("defects", "Defects"), ("vectors", "Vectors"), ("api", "Code"))
 NOT_FOUND = "---\nsearch:\n  exclude: true\n---\n\n"
 """The front matter of a page that a search does not find."""
 
-ENGINES = ("any-language.md", "engines.md", "attach.md", "attach-vllm.md", "serve.md")
+ENGINES = ("any-language.md", "engines.md", "attach.md", "attach-vllm.md", "hosts.md", "serve.md")
 """The pages of the guide, in their order."""
 
 EXAMPLES = ROOT / "conformance/examples"

@@ -145,7 +145,7 @@ def _leads_somewhere(target: str, folder: Path) -> bool:
     path = folder / page
     if not path.is_file():
         return bool(
-            re.match(r"(defects|vectors|api)/|(rules|sources|any-language|engines|attach)\.md$", page)
+            re.match(r"(defects|vectors|api)/|(rules|sources|any-language|engines|attach|hosts)\.md$", page)
         )  # generated: the build looks
     titles = {section.title for section in sections(path, path.read_text(encoding="utf-8"))}
     return not anchor or anchor in {slug(title) for title in titles}

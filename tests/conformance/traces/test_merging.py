@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import permutations
@@ -144,6 +145,18 @@ def test_a_merged_trace_is_the_same_in_any_order_and_stands_in_no_file_that_it_i
     with pytest.raises(InputError, match="would overwrite a file that it is made of"):
         merge(parts, parts[1])
     assert parts[1].read_bytes().startswith(b'{"kvspec"')
+
+
+def test_the_traces_of_the_guide_conform_together(tmp_path: Path) -> None:
+    guide = (Path(__file__).parents[3] / "conformance" / "docs" / "hosts.md").read_text(encoding="utf-8")
+    sections = [re.findall(r"^```jsonl\n(.*?)^```$", one, re.M | re.S) for one in guide.split("\n## ")]
+    pairs = [blocks for blocks in sections if blocks]
+    assert [len(blocks) for blocks in pairs] == [2, 2, 2]
+    for number, blocks in enumerate(pairs):
+        parts = [tmp_path / f"{number}.{host}.jsonl" for host in range(2)]
+        for path, block in zip(parts, blocks, strict=True):
+            path.write_text(block, encoding="utf-8")
+        assert findings(parts) == set()
 
 
 # Walks
