@@ -62,7 +62,7 @@ def mooncake(
 
         kvspec replay mooncake conversation_trace.jsonl --num-pages 8000 --impl my_engine:Adapter
     """
-    from kvconform.features import check_supported, under
+    from kvconform.features import check_supported, needs_of_config, needs_of_steps, under
     from kvconform.implementations import load
     from kvconform.traces.bounds import LARGEST, OutOfRange, check_config
     from kvconform.traffic.mooncake import BLOCK, read
@@ -100,7 +100,8 @@ def mooncake(
     )
     factory = load(impl)
     memory = under(factory, memory)
-    check_supported(factory, impl, memory)
+    needed = needs_of_config(memory) | needs_of_steps(overlap, drafts) | {"page_keys"}
+    check_supported(factory, impl, needed | {"sessions"} if sessions else needed)
     traffic = Traffic(file, read(file, limit), memory, scheduling, sessions, checker)
     try:
         conforms = replay_and_show(traffic, factory, impl, record, snapshot_every)

@@ -97,15 +97,15 @@ class UnknownFeatureError(LoadError, ValueError):
     """An implementation declares an unknown feature as lacking."""
 
 
-def check_supported(factory: object, impl: str, config: Config) -> None:
-    """Refuse a memory that an implementation declares it cannot be made with.
+def check_supported(factory: object, impl: str, needed: frozenset[str]) -> None:
+    """Refuse a run that needs features which an implementation declares as lacking.
 
     Raises:
-        LoadError: it lacks a pool or a cache that `config` has.
+        LoadError: it lacks one.
     """
-    missing = needs_of_config(config) & lacks(factory)
+    missing = needed & lacks(factory)
     if missing:
-        raise LoadError(f"implementation {impl!r} cannot be made with this memory: {why_not(missing)}")
+        raise LoadError(f"implementation {impl!r} cannot run this: {why_not(missing)}")
 
 
 def lacks(factory: object) -> frozenset[str]:
@@ -202,6 +202,14 @@ def needs_of_config(config: Config) -> frozenset[str]:
     found |= {"sliding_window"} if config.sliding_window else set()
     found |= {"recurrent_states"} if config.num_states else set()
     found |= {ways[way] for policy, ways in POLICIES.items() if (way := getattr(config, policy)) in ways}
+    return frozenset(found)
+
+
+def needs_of_steps(overlap: int, drafts: int) -> frozenset[str]:
+    """The features that an implementation needs for steps with drafts, so many launched before one is complete."""
+    found = {"speculative"} if drafts else set()
+    found |= {"speculative_overlap"} if drafts and overlap else set()
+    found |= {"deep_overlap"} if overlap > 1 else set()
     return frozenset(found)
 
 

@@ -13,11 +13,13 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
 from hashlib import blake2b
+from itertools import chain
 from typing import Any, NamedTuple
 
 from kvconform.exploring.canonical import Key, key
 from kvconform.exploring.moves import Choice, Node, choices
 from kvconform.exploring.scope import TOKEN, Scope
+from kvconform.features import lacks, needs_now
 from kvconform.oracle import Model, NotedState
 from kvconform.protocol import Implementation
 from kvconform.proxy import ImplementationFailed, OracleProxy, RuleBroken, make
@@ -83,12 +85,14 @@ def compare(
 ) -> Compared:
     """Explore an implementation in lock-step with the specification, up to the first answer that is not allowed.
 
+    It is asked for nothing that needs a feature which it declares as lacking.
+
     `full_state` takes two states for one only if the implementation's whole memory is the same too. `deepest` is
     the number of operations after which the search stops.
     """
     begin = time.perf_counter()
     root = Node(NotedState(scope.config), frozenset())
-    twins = copier(factory, scope)
+    twins, lacking = copier(factory, scope), lacks(factory)
     parents, taken = array("L", [0]), array("H", [0])
     first = twins.first()
     frontier = [_Place(0, root, first)]
@@ -111,7 +115,7 @@ def compare(
             return result(None, complete=False)
         following: list[_Place] = []
         for place in frontier:
-            for number, (choice, is_misuse) in enumerate(_all_choices(scope, place.node)):
+            for number, (choice, is_misuse) in enumerate(_all_choices(scope, place.node, lacking)):
                 transitions += 1
                 try:
                     after = _take(scope, place.node, choice, twins.copy(place.twin))
@@ -141,10 +145,13 @@ def _name(node: Node, twin: Any, full_state: bool) -> Key:
     return blake2b(key(node) + (twin if isinstance(twin, bytes) else pickle.dumps(twin)), digest_size=16).digest()
 
 
-def _all_choices(scope: Scope, node: Node) -> Iterator[tuple[Choice, bool]]:
-    """Each choice, and whether it is a misuse."""
-    yield from ((choice, False) for choice in choices(scope, node, chooses_victims=False))
-    yield from ((Choice((op,)), True) for op in misuses(scope, node.state))
+def _all_choices(scope: Scope, node: Node, lacking: frozenset[str]) -> Iterator[tuple[Choice, bool]]:
+    """Each choice that needs nothing of what is lacking, and whether it is a misuse."""
+    right = ((choice, False) for choice in choices(scope, node, chooses_victims=False))
+    wrong = ((Choice((op,)), True) for op in misuses(scope, node.state))
+    for choice, is_misuse in chain(right, wrong):
+        if not any(needs_now(node.state, op) & lacking for op in choice.move):
+            yield choice, is_misuse
 
 
 def _take(
@@ -241,14 +248,14 @@ def _trace(
     scope: Scope, factory: Factory, parents: "array[int]", taken: "array[int]", state: int, last: int
 ) -> list[Operation[Any]]:
     """The operations on the way to a state and the choice after it, carried out once more."""
-    path = [last]
+    path, lacking = [last], lacks(factory)
     while state:
         path.append(taken[state])
         state = parents[state]
     node, implementation = Node(NotedState(scope.config), frozenset()), make(factory, scope.config)
     operations: list[Operation[Any]] = []
     for wanted in reversed(path):
-        choice, _ = next(choice for number, choice in enumerate(_all_choices(scope, node)) if number == wanted)
+        choice, _ = next(choice for number, choice in enumerate(_all_choices(scope, node, lacking)) if number == wanted)
         operations += choice.move
         try:
             after = _take(scope, node, choice, implementation)

@@ -19,7 +19,7 @@ from kvconform.exploring.lockstep import Compared, compare
 from kvconform.exploring.scope import Scope
 from kvconform.exploring.search import Explored, exhaust
 from kvconform.exploring.streams import Protocol, explore
-from kvconform.features import check_supported, under
+from kvconform.features import check_supported, needs_of_config, under
 from kvconform.findings.text import show_finding
 from kvconform.findings.wording import printable
 from kvconform.levels.requests.minimise import Shortest
@@ -81,7 +81,7 @@ def compare_and_show(console: Console, scopes: Sequence[Scope], name: str, facto
     with until_interrupted():
         configured = (scope._replace(config=under(factory, scope.config)) for scope in scopes)
         for place, scope in enumerate(configured, start=1):
-            check_supported(factory, name, scope.config)
+            check_supported(factory, name, needs_of_config(scope.config))
             with _progress() as progress:
                 shown = _Shown(progress, f"{scope.name} ({place} of {len(scopes)})")
                 result = compare(scope, factory, progress=shown)

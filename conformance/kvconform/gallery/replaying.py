@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from kvcheck import Checker
+from kvconform.features import needs_now
 from kvconform.gallery.mutants.bug import Bug, Pool
 from kvconform.oracle import Model
 from kvconform.oracle.fastpath import QuickModel
@@ -76,6 +77,10 @@ class Run(NamedTuple):
     traffic: list[GenerateReq]
 
 
+class LackingError(Exception):
+    """An operation needs a feature that the implementation lacks."""
+
+
 def replay(bug: Bug, runs: int, seed: int) -> Replayed:
     """Run synthetic traffic through the bug's scheduler on the bug's manager, up to the first finding."""
     requests = 0
@@ -93,17 +98,28 @@ def replay(bug: Bug, runs: int, seed: int) -> Replayed:
 
 
 def carry_out(
-    factory: Factory, scheduling: type[Scheduler], run: Run, *, checker: bool = False
+    factory: Factory,
+    scheduling: type[Scheduler],
+    run: Run,
+    *,
+    checker: bool = False,
+    lacking: frozenset[str] = frozenset(),
 ) -> tuple[list[Operation[Any]], RuleBroken | ImplementationFailed | None]:
     """Run traffic to its end, or to the first finding; return all operations with their answers, and the finding.
 
-    With `checker`, the memory events of each step are checked as well.
+    With `checker`, the memory events of each step are checked as well. The traffic ends where it needs what is lacking.
     """
     operations: list[Operation[Any]] = []
     model = QuickModel(run.config, checker=Checker if checker else None)
     try:
         proxy = OracleProxy(make(factory, run.config), model, record=operations.append, snapshot_every=1)
-        step = Reporting(Patient(proxy, patience(run.config, run.mode)), model)
+
+        def supported(op: Operation[A], /) -> A:
+            if lacking and needs_now(model.state, op) & lacking:
+                raise LackingError
+            return proxy(op)
+
+        step = Reporting(Patient(supported, patience(run.config, run.mode)), model)
         scheduling(step, run.config, run.traffic, run.mode).run()
     except (RuleBroken, ImplementationFailed) as finding:
         return operations, finding
@@ -111,6 +127,8 @@ def carry_out(
         reason = f"the scheduler asks for what must be refused: {refusal.refused.reason}"
         violation = Violation(refusal.refused.rule or "OP-1", reason)
         return operations, RuleBroken(violation, len(operations), operations[-1])
+    except LackingError:
+        pass
     except Violation as violation:
         return operations, RuleBroken(violation, len(operations), operations[-1])
     return operations, None

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from kvconform.features import lacks, needs_of_config, under
+from kvconform.features import lacks, needs_of_config, needs_of_steps, under
 from kvconform.fuzzing.fuzz import Budget, finding_from, shortest
 from kvconform.fuzzing.run import Failure
 from kvconform.fuzzing.summary import show_and_write
@@ -103,14 +103,19 @@ def _every() -> list[Combination]:
 def soak_run(factory: Factory, seed: int, number: int, folder: Path | None = None) -> Soaked:
     """Carry one run out, every answer checked; its trace goes into `folder`, if one is given.
 
+    An implementation without sessions gets the requests that are no turns. A run ends where it needs a feature that is
+    lacking.
+
     Raises:
         OSError: the trace cannot be written.
     """
     combination, run = run_of(seed, number)
     lacking, run = lacks(factory), run._replace(config=under(factory, run.config))
-    if needs_of_config(run.config) & lacking or (combination.mode.overlap > 1 and "deep_overlap" in lacking):
+    if (needs_of_config(run.config) | needs_of_steps(run.mode.overlap, run.mode.drafts)) & lacking:
         return Soaked(combination, run.config, Counter(), None)
-    done, finding = carry_out(factory, Scheduler, run, checker=True)
+    if "sessions" in lacking:
+        run = run._replace(traffic=[request for request in run.traffic if request.session is None])
+    done, finding = carry_out(factory, Scheduler, run, checker=True, lacking=lacking)
     if folder is not None:
         with TraceWriter(folder / f"run-{number:05}.jsonl.zst", Header(VERSION, "kvspec soak", run.config)) as writer:
             for op in done:

@@ -1,5 +1,7 @@
 """Implementations explored beside the specification, and the command."""
 
+from typing import NoReturn
+
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -11,7 +13,7 @@ from kvconform.exploring.report import length
 from kvconform.gallery.finders import rule_of
 from kvconform.gallery.mutants import BUGS
 from kvref.manager import Manager
-from kvspec.events import Config
+from kvspec.events import Config, Refusal
 from tests.conformance.exploring.small import POOLS, SMALL, small_with
 
 pytestmark = pytest.mark.slow
@@ -23,6 +25,20 @@ def test_the_reference_conforms_in_every_state(pools: str) -> None:
     assert result.complete
     assert result.finding is None
     assert result.states > 100
+
+
+class Plain(Manager):
+    """Has no sessions."""
+
+    lacks = frozenset(("sessions",))
+
+    def open_session(self, session: str) -> NoReturn:
+        raise Refusal(None, session)
+
+
+def test_nothing_is_asked_that_is_lacking() -> None:
+    found = compare(SMALL, Plain)
+    assert found.finding is None and found.states > 20
 
 
 SHORTEST = {

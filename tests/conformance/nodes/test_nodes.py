@@ -236,6 +236,17 @@ def test_a_node_serves_replayed_traffic(tmp_path: Path) -> None:
     assert run_command([*replay, "--impl", REFERENCE]) == 0
 
 
+def test_traffic_that_a_node_does_not_support_is_a_wrong_call(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = synthetic.write(tmp_path / "trace.jsonl", synthetic.conversations(2, 1))
+    node = """exec:echo '{"kvspec": 2, "name": "n", "unsupported": ["sessions", "speculative_overlap"]}'"""
+    assert run_command(["replay", "mooncake", str(trace), "--sessions", "--impl", node]) == 2
+    assert "cannot run this: no streaming sessions: memory" in capsys.readouterr().err
+    assert run_command(["replay", "mooncake", str(trace), "--overlap", "--drafts", "1", "--impl", node]) == 2
+    assert "cannot run this: no overlapped speculative steps: " in capsys.readouterr().err
+
+
 def test_a_node_is_tested_by_the_plugin_and_by_a_machine(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         "from hypothesis import settings\n"

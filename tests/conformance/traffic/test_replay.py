@@ -318,7 +318,7 @@ def test_real_traffic_goes_through_a_hybrid_pool(
         (["--sliding-window", "128"], "--sliding-window and --num-window-pages go together"),
         (
             ["--impl", "tests.conformance.traffic.test_replay:WithoutStates", "--num-states", "9"],
-            "cannot be made with this",
+            "cannot run this: no recurrent states",
         ),
     ],
 )

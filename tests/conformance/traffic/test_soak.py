@@ -1,9 +1,10 @@
 """Traffic in every combination of modes."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from rich.console import Console
@@ -15,10 +16,10 @@ from kvconform.fuzzing.fuzz import Budget
 from kvconform.fuzzing.run import Failure
 from kvconform.implementations import load
 from kvconform.proxy import RuleBroken
-from kvconform.traffic.soak import WITHOUT_SCHEDULER, combinations, run_of, soak
+from kvconform.traffic.soak import WITHOUT_SCHEDULER, combinations, run_of, soak, soak_run
 from kvconform.traffic.soak import soaked as soaked_here
 from kvref.manager import Manager
-from kvspec.events import MatchPrefix
+from kvspec.events import MatchPrefix, Refusal
 from kvspec.rules import Violation
 
 
@@ -47,6 +48,22 @@ def test_a_defect_ends_a_soak_and_is_shown_by_its_shortest_trace(
     assert out.endswith(f"bug:stale-row-index: does not conform. The trace is in {trace}.\n")
     assert run_command(["run", str(trace), "--impl", "bug:stale-row-index"]) == 1
     assert "ROW-4 is broken" in capsys.readouterr().out
+
+
+class Plain(Manager):
+    """Has nothing but plain requests, and lets none go while a launch runs for it."""
+
+    lacks = frozenset(("sessions", "preempt", "speculative", "sliding_window", "recurrent_states", "release_in_flight"))
+
+    def open_session(self, session: str) -> NoReturn:
+        raise Refusal(None, session)
+
+
+def test_a_soak_asks_for_nothing_that_is_lacking() -> None:
+    runs = [soak_run(Plain, 0, number) for number in range(0, 200, 5)]
+    assert all(run.failure is None for run in runs)
+    operations = sum((run.operations for run in runs), Counter[str]())
+    assert operations["finish"] > 50 and operations["abort"]
 
 
 class _Here:
