@@ -98,8 +98,8 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
         `root` is the folder in which the engine's package lies.
         """
-        self._stood_in = stood_in
-        self._real = real
+        self._stood_in = frozenset(stood_in)
+        self._real = frozenset(real)
         self._root = root
 
     def find_spec(
@@ -125,9 +125,11 @@ def below(name: str, roots: Sequence[str]) -> bool:
     return any(name == root or name.startswith(f"{root}.") for root in roots)
 
 
-def _closest(name: str, roots: Sequence[str]) -> int:
+def _closest(name: str, roots: frozenset[str]) -> int:
     """How long the longest of `roots` is that a module is one of or lies below; 0 for none."""
-    return max((len(root) for root in roots if below(name, (root,))), default=0)
+    while name and name not in roots:
+        name = name.rpartition(".")[0]
+    return len(name)
 
 
 def importable(

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 from kvattach.sglang.release import Release
 from kvlab.stubs import EngineError, importable
@@ -108,6 +109,14 @@ def load(folder: Path) -> Release:
     os.environ.setdefault("TRITON_INTERPRET", "1")
     importable("sglang", "SGLang release", folder, holds="srt/mem_cache", stubs=STOOD_IN, real=REAL, absent=ABSENT)
     try:
+        import torch
+
+        vars(torch).update(compile=_as_it_is)
         return Release(folder / "sglang")
     except (ImportError, AttributeError) as error:
         raise EngineError(f"its scheduler cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def _as_it_is(function: Any = None, **_: object) -> Any:
+    """In place of `torch.compile`: the import of the compiler takes longer than that of the release."""
+    return _as_it_is if function is None else function
