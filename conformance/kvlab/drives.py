@@ -4,7 +4,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -37,6 +37,8 @@ class CheckedTrace:
     """Each finding, with the number of events until then, over all memories."""
     uncalled: set[str] = field(default_factory=set)
     """The functions of the injected fault that no run has called; no run can find the fault without them."""
+    seed: int = 0
+    """The seed of the last run."""
     _checker: Checker | None = None
 
     def header(self, producer: str, pools: Mapping[str, Pool]) -> None:
@@ -111,15 +113,14 @@ class Trial:
 
 def drive_trial(
     trial: Trial,
-    runs: int,
+    seeds: Iterable[int],
     *,
     defect: Defect | None = None,
     fixed: bool = False,
-    first_seed: int = 0,
     events: int | None = None,
     seconds: float = RUN_SECONDS,
 ) -> CheckedTrace:
-    """Drive the engine up to `runs` times, or until there are `events`; with an injected defect until a finding.
+    """Drive the engine once a seed, or until there are `events`; with an injected defect until a finding.
 
     A run with a defect that takes longer than `seconds` of processor time is ended and reported as stuck.
 
@@ -137,9 +138,10 @@ def drive_trial(
                 trial.fix(patches)
         hooks = trial.attach(checked)
         try:
-            for seed in range(first_seed, first_seed + runs):
+            for seed in seeds:
                 if events is not None and checked.events >= events:
                     break
+                checked.seed = seed
                 try:
                     with _ended_after(0.0 if defect is None else seconds):
                         trial.run(seed)

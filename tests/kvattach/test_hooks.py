@@ -126,7 +126,7 @@ def test_a_planted_defect_that_makes_the_engine_go_round_is_stuck() -> None:
             pass
 
     defect = Defect("off by one", "", ((Engine, "free", "page + 1", "page + 2"),))
-    first = drive_trial(Trial("test", attach, run, [defect]), 5, defect=defect, seconds=0.1).first
+    first = drive_trial(Trial("test", attach, run, [defect]), range(5), defect=defect, seconds=0.1).first
     assert first is not None
     assert (first[1].rule, describe(first[1])) == (
         "MEM-FAILED",
@@ -142,9 +142,9 @@ def test_a_run_that_sleeps_is_ended_and_one_on_a_busy_machine_is_not() -> None:
 
     defect = Defect("off by one", "", ((Engine, "free", "page + 1", "page + 2"),))
     ends = Trial("test", attach, lambda _: time.sleep(0.3), [defect])
-    assert not drive_trial(ends, 1, defect=defect, seconds=0.1).found
+    assert not drive_trial(ends, [0], defect=defect, seconds=0.1).found
     sleeps = Trial("test", attach, lambda _: time.sleep(30), [defect])
-    assert drive_trial(sleeps, 1, defect=defect, seconds=0.02).found
+    assert drive_trial(sleeps, [0], defect=defect, seconds=0.02).found
 
 
 def test_a_planted_defect_can_be_taken_out_again() -> None:

@@ -225,11 +225,11 @@ from kvlab.trial import trial_of
 logging.disable(logging.CRITICAL)
 trial = trial_of("vllm", Path(sys.argv[1]))
 runs, mended, names = json.loads(sys.argv[2])
-judge = drive_trial(trial, runs, fixed=mended)
+judge = drive_trial(trial, range(runs), fixed=mended)
 found = {}
 for defect in trial.defects:
     if defect.name in names:
-        first = drive_trial(trial, 12, defect=defect, fixed=mended).first
+        first = drive_trial(trial, range(12), defect=defect, fixed=mended).first
         found[defect.name] = None if first is None else first[1].rule
 print(json.dumps([judge.events, [[f.rule, f.code] for _, f in judge.found if f.cause is None], found]))
 """

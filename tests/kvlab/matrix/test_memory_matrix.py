@@ -211,17 +211,17 @@ def test_a_folder_that_holds_another_engine_is_not_supported(tmp_path: Path) -> 
 
 def test_what_a_run_raises_is_found_where_a_defect_is_planted_and_an_error_elsewhere() -> None:
     place = (Engine, "__init__", "self.runs = 0", "self.runs = 1")
-    judge = drive_trial(Engine("driver").trial([]), 3, defect=Defect("raises", "", (place,)))
+    judge = drive_trial(Engine("driver").trial([]), range(3), defect=Defect("raises", "", (place,)))
     assert [(events, finding.rule) for events, finding in judge.found] == [(1, "MEM-FAILED")]
     assert "the run of seed 0: AttributeError: no such function" in describe(judge.found[0][1])
     with pytest.raises(AttributeError, match="no such function"):
-        drive_trial(Engine("driver").trial([]), 3)
+        drive_trial(Engine("driver").trial([]), range(3))
 
 
 def test_a_trial_begins_at_a_seed_and_stops_after_so_many_events() -> None:
     engine = Engine("twice")
-    assert not drive_trial(engine.trial([]), 3, first_seed=2).found
+    assert not drive_trial(engine.trial([]), range(2, 5)).found
     assert engine.runs == 3
-    assert drive_trial(engine.trial([]), 2, first_seed=1).found, "the run of seed 1 releases a page twice"
-    judge = drive_trial(engine.trial([]), 100, first_seed=2, events=12)
+    assert drive_trial(engine.trial([]), range(1, 3)).found, "the run of seed 1 releases a page twice"
+    judge = drive_trial(engine.trial([]), range(2, 102), events=12)
     assert judge.events == 15, "five events a run, and a run is not cut"
