@@ -9,7 +9,6 @@ A file shows each *kind* of verdict once, by its first example, with the changes
 vector are summed up in a digest in `sources.txt`, so that nothing changes unseen.
 """
 
-import copy
 import hashlib
 import re
 import sys
@@ -202,9 +201,10 @@ def outcomes(source: Source) -> Iterator[Outcome]:
 def _tried(model: Model, op: Operation[Any], *, only_refused: bool = False) -> Iterator[Outcome]:
     """`op` with the right answer and with all wrong ones, each on a copy."""
     right: Any = replace(op, obs=None, refused=None)
-    due = _refusal(model, right)
-    yield _judge(_copied(model), right, UNANSWERED)  # which fills the right answer in
-    if due is not None:
+    unanswered = _judge(_copied(model), right, UNANSWERED)  # which fills the right answer in
+    yield unanswered
+    if isinstance(unanswered.raised, Refusal):
+        due = unanswered.raised.refused
         nothing: Answer = events.EvictAnswer([]) if isinstance(op, events.Evict) else ANSWERS[type(op)]()
         yield _judge(_copied(model), replace(right, obs=nothing), "carried out")
         for change, refused in tries.refusals(due):
@@ -215,14 +215,6 @@ def _tried(model: Model, op: Operation[Any], *, only_refused: bool = False) -> I
             yield outcome._replace(told=answer, right=right.obs)
         for change, undue in tries.UNDUE.items():
             yield _judge(_copied(model), replace(right, obs=None, refused=undue), change)
-
-
-def _refusal(model: Model, op: Any) -> Refused | None:
-    try:
-        _copied(model).step(replace(op))
-    except Refusal as refusal:
-        return refusal.refused
-    return None
 
 
 def _judge(model: Model, op: Any, change: str) -> Outcome:
@@ -241,11 +233,10 @@ def _judge(model: Model, op: Any, change: str) -> Outcome:
     else:
         verdict = "allowed" if answered else f"answer: {_shown(op.obs)}"
     counted = {
-        (counter, name): times - before[counter].get(name, BEFORE)
-        for counter, now in _counts(model.state).items()
-        if now != before[counter]
-        for name, times in now.items()
-        if times != before[counter].get(name, BEFORE)
+        (counter, name): times - had.get(name, BEFORE)
+        for counter, had in before.items()
+        for name, times in getattr(model.state, counter).items() - had.items()
+        if times != had.get(name, BEFORE)
     }
     state = "" if isinstance(raised, Violation) else f"{model.steps}, {_everything(model.state)}"
     return Outcome(_written(op), change, verdict, state, None if answered or raised else op.obs, raised, counted)
@@ -257,7 +248,7 @@ def _counts(state: State) -> dict[str, dict[str, int]]:
 
 
 def _copied(model: Model) -> Model:
-    other = copy.copy(model)
+    other = Model.__new__(Model)
     other.state, other.steps = model.state.copy(), 0
     return other
 

@@ -186,7 +186,8 @@ def _lists(one: object, other: object) -> Iterator[tuple[set[int], set[int]]]:
 
 def _says(answer: Answer, value: object) -> bool:
     """Whether an answer has a value in it, or a list of so many numbers; whoever is not named is given nothing."""
-    return value in (0, []) or any(_plain(value) == _plain(part) for part in _parts(answer))
+    said = _plain(value)
+    return value in (0, []) or any(said == _plain(part) for part in _parts(answer))
 
 
 def _plain(value: object) -> object:
