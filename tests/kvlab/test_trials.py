@@ -94,7 +94,7 @@ def test_planted_defects_are_found(engine: str, options: tuple[str, ...]) -> Non
     assert "10 of 10 injected faults found" in done.stdout
 
 
-PARTS, SIZE = 4, 12
+PARTS, SIZE = 6, 8
 A_PART = """
 import sys
 from dataclasses import replace
@@ -105,7 +105,7 @@ whole, part = trial.trial_of, int(sys.argv.pop(1))
 trial.trial_of = lambda *of: replace(every := whole(*of), defects=every.defects[part * {SIZE} :][:{SIZE}])
 main()
 """.replace("{SIZE}", str(SIZE))
-"""The command, with a quarter of the defects: all together take two minutes."""
+"""The command, with eight of the defects: all together take two minutes."""
 
 
 @pytest.mark.long
