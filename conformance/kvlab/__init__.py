@@ -1,7 +1,6 @@
 """Real engines: their own classes are driven on a CPU, without a model.
 
 releases   `kvspec engines install`: releases in a folder of their own
-checkout   checkouts of engines
 stubs      stubs for modules that are missing or need a GPU
 device     streams and events whose progress a driver decides
 traffic    requests that share prompts, aborts and pauses, for all drivers

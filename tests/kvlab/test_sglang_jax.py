@@ -11,10 +11,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kvlab.checkout import checkout_of
 from kvlab.matrix.findings import explanation
 from kvlab.matrix.report import Found, RequestReport, Task
 from kvlab.stubs import EngineError
+from tests.kvlab.checkout import checkout_of
 
 ROWS = {f"row_kept_over_chunks_p{size}" for size in (1, 4, 16, 64)}
 CHUNKS = {"middle_chunk_samples_nothing"}

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from kvlab.checkout import checkout_of
 from kvlab.releases import folder_of
 from kvlab.stubs import EngineError
+from tests.kvlab.checkout import checkout_of
 
 
 def folder(engine: str, version: str | None = None) -> Path:

@@ -1,7 +1,6 @@
 """Requests as a scheduler serves them, real and made, every answer checked.
 
 mooncake   real traffic in the format of the Mooncake traces
-synthetic  made traffic in that format
 replay     `kvspec replay`: traffic through the reference scheduler
 soak       `kvspec soak`: every combination of the scheduler's modes, again and again
 

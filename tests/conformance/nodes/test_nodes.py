@@ -15,10 +15,10 @@ from kvcli.main import run_command
 from kvconform.errors import NodeFault
 from kvconform.node import SECONDS, NodeFactory
 from kvconform.subprocesses import python
-from kvconform.traffic import synthetic
 from kvconform.vectors.files import vector_files
 from kvspec.events import Config, Refusal
 from tests.conformance.helpers import LIFE, VECTOR, write
+from tests.conformance.traffic import synthetic
 
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.slow

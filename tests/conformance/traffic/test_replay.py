@@ -11,13 +11,14 @@ import pytest
 from kvcli.main import run_command
 from kvconform.errors import InputError
 from kvconform.oracle import NotedState, carry_out
-from kvconform.traffic import mooncake, synthetic
+from kvconform.traffic import mooncake
 from kvconform.traffic.mooncake import Entry
 from kvconform.traffic.replay import Replay
 from kvref.manager import Manager
 from kvref.scheduler.policy import SchedulerConfig
 from kvspec.events import Config, Decode, Event, EvictAnswer, MatchAnswer, Operation, Preempt, Retract
 from kvspec.tokens import Element, Tokens
+from tests.conformance.traffic import synthetic
 
 SMALL = Config(page_size=64, num_pages=75, num_rows=6, max_context_len=100_000)
 """Little more than the largest request needs."""

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from kvconform.traces.codec import read_vector
-from kvconform.vectors.cases import FACTORS, Case, cases
 from kvconform.vectors.files import FOLDER
-from kvconform.vectors.pairwise import main
 from kvconform.vectors.runner import run_vector
 from kvref import Manager
 from kvref.req_to_token_pool import ReqToTokenPool
 from kvspec.events import Config
+from tests.conformance.vectors.cases import FACTORS, Case, cases
+from tests.conformance.vectors.pairwise import main
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +22,7 @@ STORED = FOLDER / "ways-out"
 def test_writing_them_anew_gives_the_same(tmp_path: Path) -> None:
     main(tmp_path)
     written, stored = ({path.name: path.read_bytes() for path in folder.iterdir()} for folder in (tmp_path, STORED))
-    assert written == stored, "run `python -m kvconform.vectors.pairwise`, and read the difference"
+    assert written == stored, "run `python -m tests.conformance.vectors.pairwise`, and read the difference"
 
 
 IMPOSSIBLE = {

@@ -1,6 +1,6 @@
 """Writes the vectors in `ways-out/`: each way out of the system, met with everything that may be going on.
 
-    python -m kvconform.vectors.pairwise
+    python -m tests.conformance.vectors.pairwise
 
 For every two values of two factors there is a vector that has both, and for some factors every three; covertable picks
 the combinations. All follow the same course: A runs, in a session or not, beside others; launches are in flight; A
@@ -20,7 +20,6 @@ import msgspec
 
 from kvconform.oracle import Model
 from kvconform.traces.expect import Expect
-from kvconform.vectors.cases import Case, cases
 from kvconform.vectors.files import FOLDER
 from kvspec.events import (
     Abort,
@@ -49,6 +48,7 @@ from kvspec.events import (
 from kvspec.model import looking
 from kvtrace.header import VERSION
 from kvtrace.operations import Header
+from tests.conformance.vectors.cases import Case, cases
 
 ROOMY = 4096
 """Pages and slots of the memory in which it is found out how many are needed."""
