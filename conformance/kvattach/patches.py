@@ -7,9 +7,15 @@ from typing import Any
 
 @dataclass
 class Patches:
-    """Replaced attributes, which can be restored."""
+    """Replaced attributes, which can be restored; a context manager that does so."""
 
     _undo: list[Callable[[], None]] = field(default_factory=list)
+
+    def __enter__(self) -> "Patches":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.undo()
 
     def set(self, owner: Any, name: str, value: object) -> None:
         """Replace an attribute of `owner`, or add it."""

@@ -140,7 +140,6 @@ class Entered:
 @contextmanager
 def stood_in(torch: Any) -> Iterator[None]:
     """Let `torch.cuda` be this device, and pinned memory be memory, while an engine is driven."""
-    patches = Patches()
 
     def set_stream(stream: Stream) -> None:
         Stream.current = stream
@@ -161,24 +160,22 @@ def stood_in(torch: Any) -> Iterator[None]:
 
     Stream.all.clear()
     Stream.current = Stream()
-    for name, value in {
-        "Stream": Stream,
-        "Event": Event,
-        "stream": Entered,
-        "set_stream": set_stream,
-        "current_stream": lambda *_: Stream.current,
-        "synchronize": synchronize,
-    }.items():
-        patches.set(torch.cuda, name, value)
-    patches.set(torch, "Event", Event)
-    patches.set(torch.cuda.nvtx, "range", nothing)
-    for name in ("empty", "tensor", "zeros"):
-        patches.set(torch, name, unpinned(getattr(torch, name)))
-    patches.set(torch.Tensor, "pin_memory", lambda self, *_: self)
-    try:
+    with Patches() as patches:
+        for name, value in {
+            "Stream": Stream,
+            "Event": Event,
+            "stream": Entered,
+            "set_stream": set_stream,
+            "current_stream": lambda *_: Stream.current,
+            "synchronize": synchronize,
+        }.items():
+            patches.set(torch.cuda, name, value)
+        patches.set(torch, "Event", Event)
+        patches.set(torch.cuda.nvtx, "range", nothing)
+        for name in ("empty", "tensor", "zeros"):
+            patches.set(torch, name, unpinned(getattr(torch, name)))
+        patches.set(torch.Tensor, "pin_memory", lambda self, *_: self)
         yield
-    finally:
-        patches.undo()
 
 
 def advance(rng: random.Random, most: int) -> None:

@@ -42,12 +42,9 @@ def tried(factory: Factory, defects: list[Defect]) -> list[Injected]:
     without = [(vector, _run(vector, factory)) for vector in supported]
     found = []
     for defect in defects:
-        patches = Patches()
-        try:
+        with Patches() as patches:
             inject_fault(defect, patches)
             found.append(_with(defect.name, without, factory))
-        finally:
-            patches.undo()
     return found
 
 

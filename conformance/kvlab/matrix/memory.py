@@ -6,8 +6,8 @@ time is up.
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from kvattach.hooks import Hooks
@@ -81,7 +81,7 @@ class Driving:
         """The events until a known defect showed, and its finding; or those that did not show it."""
         checked = Watched()
         started = time.monotonic()
-        with _Attached(self._trial, checked, known.fix) as hooks:
+        with _attached(self._trial, checked, known.fix) as hooks:
             for seed in range(known.runs):
                 _one(hooks, known.run or self._trial.run, seed)
                 for event, finding in checked.found:
@@ -98,7 +98,7 @@ class Driving:
         for known in self._trial.known:
             report.known.setdefault(known.issue.id, None)
         started = time.monotonic()
-        with _Attached(self._trial, checked, self._trial.fix) as hooks:
+        with _attached(self._trial, checked, self._trial.fix) as hooks:
             while not report.runs or time.monotonic() - started < self._time(report.runs):
                 seed = self._task.seed + report.runs
                 _one(hooks, self._trial.run, seed)
@@ -153,24 +153,19 @@ class Driving:
             self.report.known[issue.id] = Shown(finding.code, event, describe(finding))
 
 
-class _Attached:
-    """Attaches hooks to an engine and fixes known issues, for a while."""
-
-    def __init__(self, trial: Trial, checked: CheckedTrace, fix: Callable[[Patches], None] | None) -> None:
-        self._trial, self._checked, self._fix = trial, checked, fix
-        self._patches = Patches()
-
-    def __enter__(self) -> Hooks:
-        if self._fix is not None:
+@contextmanager
+def _attached(trial: Trial, checked: CheckedTrace, fix: Callable[[Patches], None] | None) -> Iterator[Hooks]:
+    """Attach hooks to an engine and fix known issues, for a while."""
+    with Patches() as patches:
+        if fix is not None:
             # Lines other than those that a fix was written for stay as they are.
             with suppress(NotInjected):
-                self._fix(self._patches)
-        self._hooks = self._trial.attach(self._checked)
-        return self._hooks
-
-    def __exit__(self, *_: object) -> None:
-        self._hooks.detach()
-        self._patches.undo()
+                fix(patches)
+        hooks = trial.attach(checked)
+        try:
+            yield hooks
+        finally:
+            hooks.detach()
 
 
 def _one(hooks: Hooks, run: Callable[[int], object], seed: int) -> None:

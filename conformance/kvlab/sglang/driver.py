@@ -216,20 +216,16 @@ def run(
     if release.sessions is not None:
         drawn = drawn.with_clients(random.Random(f"{seed} sessions"))
     shape = shape or drawn
-    with stood_in(release.torch):
-        patches = Patches()
+    with stood_in(release.torch), Patches() as patches:
         for module in release.modules_with_device:
             patches.set(module, "device_module", release.torch.cuda)
         # The release's own switch for tests of its own.
         patches.set(release.scheduler, "TEST_RETRACT", bool(shape.retracts))
         patches.set(release.scheduler, "TEST_RETRACT_INTERVAL", shape.retracts or 1)
-        try:
-            environment = {} if shape.pools is None else shape.pools.environment
-            with patch.dict(os.environ, environment), _made(release, shape, rng, attached) as made:
-                loop = made.event_loop_overlap if made.enable_overlap else made.event_loop_normal
-                return until_done(loop, (Exception,))
-        finally:
-            patches.undo()
+        environment = {} if shape.pools is None else shape.pools.environment
+        with patch.dict(os.environ, environment), _made(release, shape, rng, attached) as made:
+            loop = made.event_loop_overlap if made.enable_overlap else made.event_loop_normal
+            return until_done(loop, (Exception,))
 
 
 @contextmanager

@@ -165,17 +165,14 @@ class UnifiedMemory(Memory):
     @contextmanager
     def configured(self) -> Iterator[None]:
         """The configuration that a server would have published, while requests are driven."""
-        patches = Patches()
-        spec = SimpleNamespace(speculative_algorithm=None)
-        serving = SimpleNamespace(strip_thinking_cache=False)
-        for module in (self.release.common, self.release.batches):
-            for name, value in (("get_spec", spec), ("get_serving", serving)):
-                if hasattr(module, name):
-                    patches.set(module, name, lambda value=value: value)
-        try:
+        with Patches() as patches:
+            spec = SimpleNamespace(speculative_algorithm=None)
+            serving = SimpleNamespace(strip_thinking_cache=False)
+            for module in (self.release.common, self.release.batches):
+                for name, value in (("get_spec", spec), ("get_serving", serving)):
+                    if hasattr(module, name):
+                        patches.set(module, name, lambda value=value: value)
             yield
-        finally:
-            patches.undo()
 
     def request(self, rid: str, tokens: list[int]) -> Any:
         """A request as the scheduler makes one."""
@@ -269,34 +266,30 @@ class RadixMemory(Memory):
             served_model_name="",
             extra_metric_labels=None,
         )
-        patches = Patches()
-        if hasattr(release.tree, "get_mha_host_pool_cls"):
-            patches.set(release.tree, "get_mha_host_pool_cls", lambda _: lambda *_, **__: self._host_pool())
-        else:
-            patches.set(release.tree, "MHATokenToKVPoolHost", lambda *_, **__: self._host_pool())
-        patches.set(release.torch.distributed, "get_world_size", lambda group=None: 1)
-        self._publish_configuration(patches, arguments)
-        try:
+        with Patches() as patches:
+            if hasattr(release.tree, "get_mha_host_pool_cls"):
+                patches.set(release.tree, "get_mha_host_pool_cls", lambda _: lambda *_, **__: self._host_pool())
+            else:
+                patches.set(release.tree, "MHATokenToKVPoolHost", lambda *_, **__: self._host_pool())
+            patches.set(release.torch.distributed, "get_world_size", lambda group=None: 1)
+            self._publish_configuration(patches, arguments)
             self.cache = release.tree.HiRadixCache(self._params(), arguments)
-        finally:
-            patches.undo()
         self.host = self.cache.token_to_kv_pool_host
         self.cache.load_back_threshold = 1
 
     @contextmanager
     def configured(self) -> Iterator[None]:
         """The configuration that a server would have published, while requests are driven."""
-        patches = Patches()
-        arguments = Arguments(page_size=self.shape.page_size, speculative_algorithm=None, strip_thinking_cache=False)
-        for module in (self.release.common, self.release.batches):
-            for name in ("get_global_server_args", "get_server_args"):
-                if hasattr(module, name):
-                    patches.set(module, name, lambda: arguments)
-        self._publish_configuration(patches, arguments)
-        try:
+        with Patches() as patches:
+            arguments = Arguments(
+                page_size=self.shape.page_size, speculative_algorithm=None, strip_thinking_cache=False
+            )
+            for module in (self.release.common, self.release.batches):
+                for name in ("get_global_server_args", "get_server_args"):
+                    if hasattr(module, name):
+                        patches.set(module, name, lambda: arguments)
+            self._publish_configuration(patches, arguments)
             yield
-        finally:
-            patches.undo()
 
     def request(self, rid: str, tokens: list[int]) -> Any:
         """A request as the scheduler makes one."""

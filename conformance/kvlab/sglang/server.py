@@ -57,21 +57,18 @@ def arguments(**more: Any) -> Arguments:
 @contextmanager
 def configured(release: Release, server: Arguments) -> Iterator[None]:
     """The configuration that a server would have published, where a release looks for it, while it is driven."""
-    patches = Patches()
-    for name, module in list(sys.modules.items()):
-        if name.startswith("sglang.srt."):
-            _configure(patches, module, server)
-    context: Any = sys.modules.get("sglang.srt.runtime_context")
-    if context is not None and hasattr(context, "RuntimeContext"):
-        if hasattr(context.RuntimeContext, "config_bag"):
-            patches.set(context.RuntimeContext, "config_bag", lambda *_: server)
-        patches.set(context.RuntimeContext, "server_args", property(lambda _: server))
-        patches.set(context.ParallelContext, "__getattribute__", lambda one, name: _parallel(one, name, server))
-    patches.set(release.torch, "get_device_module", lambda *_: release.torch.cuda)
-    try:
+    with Patches() as patches:
+        for name, module in list(sys.modules.items()):
+            if name.startswith("sglang.srt."):
+                _configure(patches, module, server)
+        context: Any = sys.modules.get("sglang.srt.runtime_context")
+        if context is not None and hasattr(context, "RuntimeContext"):
+            if hasattr(context.RuntimeContext, "config_bag"):
+                patches.set(context.RuntimeContext, "config_bag", lambda *_: server)
+            patches.set(context.RuntimeContext, "server_args", property(lambda _: server))
+            patches.set(context.ParallelContext, "__getattribute__", lambda one, name: _parallel(one, name, server))
+        patches.set(release.torch, "get_device_module", lambda *_: release.torch.cuda)
         yield
-    finally:
-        patches.undo()
 
 
 def _configure(patches: Patches, module: Any, server: Arguments) -> None:

@@ -75,12 +75,10 @@ class Clients:
         if not self._count:
             yield
             return
-        patches, sessions = Patches(), self._release.sessions
+        sessions = self._release.sessions
         controller = sessions.SessionController
         original = controller.maybe_reap
-        patches.set(sessions, "time", SimpleNamespace(monotonic=lambda: self._clock))
-        patches.set(controller, "maybe_reap", lambda made, _, *more: original(made, self._clock, *more))
-        try:
+        with Patches() as patches:
+            patches.set(sessions, "time", SimpleNamespace(monotonic=lambda: self._clock))
+            patches.set(controller, "maybe_reap", lambda made, _, *more: original(made, self._clock, *more))
             yield
-        finally:
-            patches.undo()

@@ -258,8 +258,7 @@ class Walk:
 def run(release: Release, seed: int, attached: Attached | None = None) -> str:
     """One walk; the same seed gives the same one. The result is the error of the release that ended it, or nothing."""
     rng = random.Random(seed)
-    with stood_in(release.torch):
-        patches = Patches()
+    with stood_in(release.torch), Patches() as patches:
         for module in release.modules_with_device:
             patches.set(module, "device_module", release.torch.cuda)
         walk = Walk(release, rng)
@@ -267,8 +266,5 @@ def run(release: Release, seed: int, attached: Attached | None = None) -> str:
             attached.watch(walk.memory)
             walk.worker.reads_rows, walk.worker.launched = attached.reads_rows, attached.launch
             walk.idled = attached.idle
-        try:
-            with walk.memory.configured():
-                return until_done(walk.run)
-        finally:
-            patches.undo()
+        with walk.memory.configured():
+            return until_done(walk.run)
