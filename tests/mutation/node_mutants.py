@@ -103,7 +103,7 @@ MUTANTS = [
     # Running
     Mutant(
         "manager.rs",
-        "reqs.iter().collect::<HashSet<_>>().len() < reqs.len()",
+        "reqs.iter().collect::<BTreeSet<_>>().len() < reqs.len()",
         "reqs.windows(2).any(|pair| pair[0] == pair[1])",
         "Only neighbours are compared to see whether a request is in a batch twice.",
     ),

@@ -4,7 +4,7 @@ use crate::json::Json;
 use crate::pools::{Pages, Pool};
 use crate::store::Store;
 use crate::tokens::Tokens;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 mod inspection;
 mod prefill;
@@ -248,7 +248,7 @@ fn given(numbers: Vec<(String, Vec<usize>)>) -> Json {
 }
 
 fn check_batch(reqs: &[String]) -> Result<(), Refusal> {
-    if reqs.is_empty() || reqs.iter().collect::<HashSet<_>>().len() < reqs.len() {
+    if reqs.is_empty() || reqs.iter().collect::<BTreeSet<_>>().len() < reqs.len() {
         return refuse("OP-1", "the batch is empty, or has a request twice");
     }
     Ok(())
