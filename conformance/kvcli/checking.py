@@ -91,7 +91,7 @@ def check(
     ] = None,
     ray: Ray = None,
 ) -> None:
-    """Check recorded traces: what an engine did and answered, one operation or memory event a line.
+    """Check recorded traces of an engine, one operation or memory event a line.
 
     Reads line by line, in memory that does not grow with the file. A field that the engine left out is not
     checked: it is named, with the rules that need it. Checking goes on after a finding.

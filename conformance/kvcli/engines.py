@@ -134,7 +134,7 @@ def reproduce(
     release: Annotated[str, typer.Argument(metavar="VERSION|DIR", help="A release of vLLM, or its folder.")],
     name: Annotated[str, typer.Argument(help="A known issue; without it, all of them.")] = "",
 ) -> None:
-    """Drive a release of vLLM until each known issue shows, and print the finding.
+    """Drive a release of vLLM (no other engine) until each known issue shows, and print the finding.
 
     kvspec engines reproduce 0.22.1 freed-in-flight
     """

@@ -20,7 +20,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     help="Check the KV-cache bookkeeping of an inference engine against an executable specification.\n\n"
     "Exit status: 0 conforms, 1 a rule is broken or the implementation failed, 2 the input or the call is wrong, 70 "
-    "kvspec itself failed. Interrupted (SIGINT, SIGTERM), a command tells what it has by then, and ends with 1 or with "
+    "kvspec itself failed. Interrupted (SIGINT, SIGTERM), a command prints its results so far and exits with 1 or "
     "128 + the signal's number.",
 )
 _ENGINE, _FINDINGS, _SPECIFICATION = "Check your engine", "Look into findings", "The specification itself"

@@ -46,7 +46,7 @@ def matrix(
     level: Annotated[
         Level,
         typer.Option(
-            help="requests: its classes behind the protocol, for sglang and sglang-jax. memory: the engine as it runs."
+            help="request: its classes behind the protocol, for sglang and sglang-jax. memory: the engine as it runs."
         ),
     ] = Level.both,
     seconds: Annotated[

@@ -249,7 +249,7 @@ def prove(
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes at a time.")] = 2,
 ) -> None:
-    """Prove the contracts of the specification, and for pools of any size what operations mean below.
+    """Prove the contracts of the specification, and the memory effect of each operation for pools of any size.
 
     CrossHair looks for a path through each function that breaks its contract; 'confirmed' means that there is none.
     z3 shows of each event what it keeps, and of each operation that no event which it means is forbidden.

@@ -47,7 +47,7 @@ def drive(
     for (code, pool, at), times in checked.kinds().most_common():
         kind = code, pool, at
         event, finding = next((n, f) for n, f in checked.found if (f.code, f.pool or "", f.at or "") == kind)
-        console.print(f"  {code} {times:,} times, first at event {event:,}: {describe(finding)}", markup=False)
+        console.print(f"  {code} ({times:,}), first at event {event:,}: {describe(finding)}", markup=False)
     return 1 if checked.found else 0
 
 

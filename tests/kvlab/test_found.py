@@ -70,7 +70,8 @@ def test_an_issue_that_is_described_is_on_the_page_once(engine: str) -> None:
         for section in sections
         for name in section.issues or [issue.id for issue in table.at(section.level)]
     ]
-    assert sorted(shown) == sorted((issue.level, issue.id) for issue in table.issues if issue.description)
+    described = sorted((issue.level, issue.id) for issue in table.issues if issue.description)
+    assert sorted(shown) == described, "each id has to stand in one [[page]] of the table"
     assert len({(issue.level, issue.id) for issue in table.issues}) == len(table.issues)
 
 

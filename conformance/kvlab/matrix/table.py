@@ -87,7 +87,7 @@ def _show_memory(console: Console, reports: Sequence[MemoryReport]) -> None:
         console.print(Text("A dot: looked for, and not found. Nothing: not supported."))
     for report in reports:
         for group in report.unexplained:
-            first = f"{group.code} {group.times} times, first at event {group.event:,} (seed {group.seed})"
+            first = f"{group.code} ({group.times:,}), first at event {group.event:,} (seed {group.seed})"
             _show_unexplained(console, report, f"{first}: {group.what}" + (f" ({group.file})" if group.file else ""))
 
 

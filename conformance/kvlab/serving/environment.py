@@ -53,7 +53,7 @@ def _done(command: list[str]) -> None:
 def search_path(folder: Path, release: Path | None) -> str:
     """`PYTHONPATH` of a server: the stubs' startup module, our packages, and the engine's release.
 
-    Our packages are linked into `folder`, so that nothing beside them is found, with the entry points of the plugins.
+    Our packages and their plugin entry points are linked into `folder`; nothing beside them becomes importable.
     """
     links = folder / "packages"
     links.mkdir()
