@@ -92,7 +92,7 @@ class TokenAllocator:
         return freed
 
     def free_pages(self) -> list[int]:
-        """All free pages, in ascending order. Costs the whole pool; only a snapshot asks."""
+        """All free pages, in ascending order. The cost grows with the pool; only a snapshot asks."""
         return [*sorted(self._recycled), *range(self._next_unused, self.num_pages + 1)]
 
 
@@ -105,5 +105,5 @@ class PagedAllocator(TokenAllocator):
         self.page_size = page_size
 
     def pages_missing(self, held: int, length: int) -> int:
-        """The number of pages that a block table of `held` pages lacks for `length` tokens, once its last is full."""
+        """The pages that a block table of `held` pages lacks for `length` tokens after its last page is filled."""
         return max(0, ceil_pages(length, self.page_size) - held)

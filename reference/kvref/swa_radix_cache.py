@@ -1,7 +1,7 @@
 """The prefix store of a model with a sliding window: a radix tree whose pages may lose their window side (20070).
 
-A page of the tree without a window side is a *tombstone*: it still has its full side, but a request that continued
-right behind it would read a freed window. The pages of one node are all tombstones or all live, with the same window
+A page of the tree without a window side is a *tombstone*: it still has its full side, but a request that continues
+right after it would read a freed window. The pages of one node are all tombstones or all live, with the same window
 locks: a node is split where that would change.
 """
 
@@ -90,7 +90,7 @@ class SWARadixCache(RadixCache):
             node = parent_of(node)
 
     def inc_lock_ref(self, node: TreeNode) -> None:
-        """Lock the prefix that ends at `node`, and the window sides that are read behind it (SWA-5)."""
+        """Lock the prefix that ends at `node`, and the window sides that a request reads that goes on there (SWA-5)."""
         super().inc_lock_ref(node)
         for inside in self._in_reach(node):
             if inside.swa_lock_ref == 0 and not inside.swa_tombstone:
@@ -122,7 +122,7 @@ class SWARadixCache(RadixCache):
             node = node.parent
 
     def evict(self, num_pages: int, num_window_pages: int = 0, num_states: int = 0) -> None:
-        """Free pages as any tree does, and window sides until `num_window_pages` are free, or all unlocked ones.
+        """Free pages as any tree does, and window sides until `num_window_pages` are free or none is unlocked.
 
         A page that loses only its window side stays as a tombstone: a shorter prefix, or a later publication, may need
         it.

@@ -47,7 +47,7 @@ def floor_align(length: int, page_size: int) -> int:
 def new_pages(start: int, end: int, page_size: int) -> int:
     """The pages to allocate before positions `[start, end)` have slots, when all before `start` have (17850).
 
-    The page that `start` cuts is there already. As many pages come back when `end` is cut back to `start`.
+    The partly filled page at `start` is allocated already. Cutting `end` back to `start` frees as many.
     """
     return ceil_pages(end, page_size) - ceil_pages(start, page_size)
 
@@ -78,7 +78,7 @@ def slots_of(table: Sequence[int], length: int, page_size: int) -> list[int | tu
 
 
 def none_empty(runs: Runs) -> bool:
-    """Whether each run names a number at least, as a reader of traces sees to."""
+    """Whether no run is empty; a reader of traces guarantees it."""
     return all(isinstance(run, int) or run[1] >= 1 for run in runs)
 
 
@@ -92,7 +92,7 @@ def expand(runs: Runs) -> list[int]:
 @require(lambda runs, most: none_empty(runs) and most >= 0)
 @ensure(lambda runs, most, result: len(result) == min(most, count(runs)))
 def beginning(runs: Runs, most: int) -> list[int]:
-    """Write out the first `most` numbers: what it costs follows `most`, never what `runs` say."""
+    """Write out the first `most` numbers. The cost grows with `most`, whatever the lengths of the runs."""
     numbers: list[int] = []
     for run in runs[:most]:
         if isinstance(run, int):
@@ -121,5 +121,5 @@ def compress(numbers: Iterable[int]) -> list[int | tuple[int, int]]:
 
 
 def count(runs: Runs) -> int:
-    """How many numbers are named, one that is named twice counted twice."""
+    """How many numbers are named, with repeats."""
     return sum(1 if isinstance(run, int) else run[1] for run in runs)

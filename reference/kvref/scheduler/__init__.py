@@ -2,7 +2,7 @@
 
 A cycle, in order:
 
-    receive             requests come in while few wait; a turn only after the turn before it
+    receive             requests are admitted while the queue is short; a turn only after the turn before it
     prefill             the request in the middle of its prefill, then new ones while tokens and room last
     or decode           one step for all running requests; with `mixed_chunk` both share a launch
     launch, complete    with `overlap` earlier launches complete only now, or later
@@ -10,8 +10,8 @@ A cycle, in order:
 
 After a refusal for lack of room (CAP-1) the scheduler makes room, the cheapest first: window sides behind the window,
 unlocked prefixes, idle sessions (least recently used first), KV lent to waiting turns. If that is not enough, a prefill
-waits, and a decode retracts the request that was admitted last, but never the only one. So the oldest request always
-goes on, and every request ends (LIVE-1).
+waits, and a decode retracts the request that was admitted last, but never the last one that runs. So the oldest request
+always makes progress, and every request ends (LIVE-1).
 
 One layer for each concern, each built on those before it:
 

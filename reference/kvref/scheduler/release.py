@@ -18,7 +18,7 @@ class Release(SchedulerState):
             self._end(req, keeps_kv=True)
 
     def _abort(self, req: Req) -> None:
-        """Abort a request whose client is gone. A turn that ran takes its session's KV with it (22862)."""
+        """Abort a request whose client is gone. If a turn has run, its session's KV is freed with it (22862)."""
         self.step(Abort(req.name))
         self.aborted.append(req.name)
         if req in self.waiting_queue:

@@ -36,7 +36,7 @@ class SessionController:
         return None
 
     def lend(self, req: Req) -> None:
-        """Record that a turn has matched: the slot's KV is now the turn's. An empty match has emptied the slot."""
+        """Record that a turn has matched: the slot's KV is now the turn's. If the match is empty, so is the slot."""
         assert req.session is not None
         had_kv = req.session in self._idle
         self._idle.pop(req.session, None)
@@ -52,7 +52,7 @@ class SessionController:
         self._idle.pop(session, None)
 
     def end_turn(self, session: Session) -> None:
-        """End the turn. A session that was closed meanwhile ends with it."""
+        """End the turn. A session that was closed during the turn ends with it."""
         session.turn = None
         if session.closing:
             session.closing = session.is_open = False
@@ -77,8 +77,8 @@ class SessionController:
     def preempt_oldest(self, completed: int) -> ReleaseAnswer | None:
         """Preempt the least recently used idle slot whose row no launch reads; `None` if there is none.
 
-        The row of a slot that a launch after `completed` reads would be withheld, and such a slot is the most recently
-        used anyway.
+        Slots whose row a later launch than `completed` reads are skipped: the row would be withheld. They are also the
+        most recently used.
         """
         for session in self._idle:
             if session.busy_until <= completed:

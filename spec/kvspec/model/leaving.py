@@ -235,7 +235,7 @@ def retract(state: State, op: Retract, answer: ObservedAnswer) -> None:
 
 
 def abort(state: State, op: Abort, answer: ObservedAnswer) -> None:
-    """The request leaves without a result. A turn that ran takes its session's KV with it (22862)."""
+    """The request leaves without a result. If a turn has run, its session's KV is freed with it (22862)."""
     request = state.request(op.req)
     answer.carried_out()
     session = None if request.session is None else state.sessions[request.session]

@@ -106,7 +106,7 @@ def _give_up_slot(state: State, op: MatchPrefix, answer: ObservedAnswer, request
 def _match_store(
     state: State, op: MatchPrefix, answer: ObservedAnswer, request: Request, freed: list[int], states: tuple[int, ...]
 ) -> None:
-    """The longest cached page-aligned prefix of all tokens but the last. Nothing is owned by it yet.
+    """The longest cached page-aligned prefix of all tokens but the last. The request owns none of it yet.
 
     `freed` and `states` go back meanwhile: what was in a slot that is given up.
     """
