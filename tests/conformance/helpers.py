@@ -5,10 +5,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from kvconform.traces.codec import Vector, read_vector
+from kvconform.oracle.fastpath import QuickModel
+from kvconform.proxy import RuleBroken
+from kvconform.traces.codec import TraceReader, Vector, read_vector
 from kvconform.vectors.files import vector_files
+from kvconform.vectors.runner import Evidence, Outcome
 from kvref.manager import Manager
 from kvspec.events import Done, ReleaseAnswer
+from kvspec.rules import Violation
 
 HEADER: dict[str, Any] = {
     "kvspec": 2,
@@ -98,3 +102,15 @@ class WrongType(Manager):
     def finish(self, req: str) -> ReleaseAnswer:
         super().finish(req)
         return ReleaseAnswer(["2"])  # type: ignore[list-item]
+
+
+def check_trace(trace: TraceReader) -> Outcome:
+    """Check a recorded trace up to the first broken rule."""
+    model = QuickModel(trace.header.config)
+    line = steps = 0
+    for steps, (line, op) in enumerate(trace, start=1):
+        try:
+            model.step(op)
+        except Violation as violation:
+            return Outcome(steps, Evidence.of(model), RuleBroken(violation, steps, op), line)
+    return Outcome(steps, Evidence.of(model), None, line)

@@ -22,13 +22,14 @@ from kvattach.recorder.slots import NoRoom, Ring
 from kvattach.recorder.tokens import Hidden, as_they_are
 from kvconform.proxy import RuleBroken
 from kvconform.traces.codec import TraceReader
-from kvconform.vectors.runner import Outcome, check_trace
+from kvconform.vectors.runner import Outcome
 from kvlab import releases as engines
 from kvspec.events import EVENTS, Config, Evict, EvictAnswer, OpenSession
 from kvspec.tokens import Tokens
 from kvtrace.header import encode
 from kvtrace.operations import Header
 from kvtrace.sink import Line, Sink
+from tests.conformance.helpers import check_trace
 
 LOOP = Path(__file__).parents[2] / "conformance" / "examples" / "sglang_loop.py"
 HEADER = Header(1, "test", Config(4, 16, 4, 64))
@@ -49,7 +50,7 @@ def opened(name: str) -> Line:
 
 def outcome(path: Path) -> Outcome:
     with TraceReader(path) as trace:
-        return check_trace(trace, lambda: None)
+        return check_trace(trace)
 
 
 # Files

@@ -23,12 +23,12 @@ from kvconform.site.prose import FIGURE, ORDER, RULE_ID, chapters, operation_sec
 from kvconform.site.sources import SAYS, sources_page
 from kvconform.traces.codec import TraceReader
 from kvconform.traces.memory import open_trace
-from kvconform.vectors.runner import check_trace
 from kvspec import batch
 from kvspec.memory import Pool
 from kvspec.memory.events import MemoryEvent, Use
 from kvspec.model import OPERATIONS, hybrid, leaving, looking, recurrent, running, state, waiting
 from kvspec.rules import ALL_RULES, RULES
+from tests.conformance.helpers import check_trace
 
 SHORTEST_PROSE = 25
 """Words."""
@@ -166,7 +166,7 @@ def test_traces_in_chapters_conform(chapter: str, tmp_path: Path) -> None:
         written.write_text(block, encoding="utf-8")
         with open_trace(written) as trace:
             if isinstance(trace, TraceReader):
-                assert check_trace(trace, lambda: None).finding is None
+                assert check_trace(trace).finding is None
             else:
                 checker = Checker(trace.header.pools)
                 assert not [finding for _, event in trace for finding in checker.step(event)]

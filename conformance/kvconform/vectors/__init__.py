@@ -1,7 +1,7 @@
 """The vectors, one folder a topic, and their runner.
 
 files   where the vectors are
-runner  a vector against an implementation; a recorded trace by the model alone
+runner  a vector against an implementation
 
 Not here: reading of files (`traces`), and reports of failures (`findings`).
 """

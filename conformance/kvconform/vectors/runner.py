@@ -1,4 +1,4 @@
-"""Replays a vector against an implementation, and checks a recorded trace by the model alone."""
+"""Replays a vector against an implementation."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -11,7 +11,7 @@ from kvconform.oracle import Model
 from kvconform.oracle.fastpath import QuickModel
 from kvconform.protocol import Implementation
 from kvconform.proxy import ImplementationFailed, OracleProxy, RuleBroken, make
-from kvconform.traces.codec import TraceReader, Vector
+from kvconform.traces.codec import Vector
 from kvconform.traces.expect import Expectations, Mismatch
 from kvspec.events import Complete, Config, Decode, Extend, Launch, Operation, Refusal
 from kvspec.rules import Violation
@@ -127,24 +127,6 @@ def unchecked_rules(vector: Vector, outcome: Outcome) -> list[str]:
     """The rules that a vector exercises and that no answer had enough values to check."""
     checked, unchecked = outcome.evidence.checked, outcome.evidence.unchecked
     return [rule for rule in vector.header.rules if unchecked[rule] and not checked[rule]]
-
-
-def check_trace(trace: TraceReader, progress: Callable[[], object]) -> Outcome:
-    """Check a recorded trace line by line, up to the first broken rule; `progress` is called now and then.
-
-    Raises:
-        InputError: a line cannot be used. All lines before it conform.
-    """
-    model = QuickModel(trace.header.config)
-    line = steps = 0
-    for steps, (line, op) in enumerate(trace, start=1):
-        try:
-            model.step(op)
-        except Violation as violation:
-            return Outcome(steps, Evidence.of(model), RuleBroken(violation, steps, op), line)
-        if steps % 1000 == 0:
-            progress()
-    return Outcome(steps, Evidence.of(model), None, line)
 
 
 def carry_out(proxy: OracleProxy, op: Operation[Any]) -> None:

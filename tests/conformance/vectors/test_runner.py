@@ -9,11 +9,21 @@ from kvconform.oracle import Model
 from kvconform.proxy import ImplementationFailed, RuleBroken
 from kvconform.traces.codec import TraceReader, read_vector
 from kvconform.traces.expect import NOTHING, Expect, Expectations, Mismatch, Seen
-from kvconform.vectors.runner import ExpectationFailed, Outcome, check_trace, run_vector
+from kvconform.vectors.runner import ExpectationFailed, Outcome, run_vector
 from kvref.manager import Manager
 from kvspec import events
 from kvspec.events import Config, ExtendAnswer, ReleaseAnswer
-from tests.conformance.helpers import HEADER, LIFE, RECORDED, VECTOR, CannotBeMade, KeepsPages, Raises, write
+from tests.conformance.helpers import (
+    HEADER,
+    LIFE,
+    RECORDED,
+    VECTOR,
+    CannotBeMade,
+    KeepsPages,
+    Raises,
+    check_trace,
+    write,
+)
 
 TURNS: list[dict[str, Any]] = [
     {"op": "open_session", "session": "s"},
@@ -203,7 +213,7 @@ def test_the_state_is_compared_after_every_operation(tmp_path: Path) -> None:
 def test_a_recorded_trace_passes_and_one_page_changed_does_not(tmp_path: Path) -> None:
     def checked(*events: dict[str, Any]) -> Outcome:
         with TraceReader(write(tmp_path / "t.jsonl", HEADER, *events)) as trace:
-            return check_trace(trace, lambda: None)
+            return check_trace(trace)
 
     good = checked(*RECORDED)
     assert good.finding is None

@@ -13,7 +13,6 @@ from rich.console import Console
 from kvconform.fuzzing.walks import Walker, supported
 from kvconform.proxy import RuleBroken
 from kvconform.traces.codec import TraceReader
-from kvconform.vectors.runner import check_trace
 from kvlab.matrix import check
 from kvlab.matrix.check import checked
 from kvlab.matrix.findings import described, explanation
@@ -22,6 +21,7 @@ from kvlab.matrix.table import show
 from kvlab.releases import NotFetched, fetch
 from kvref.manager import Manager
 from kvspec.events import Config, Decode, OpenSession, RowsRead, Submit
+from tests.conformance.helpers import check_trace
 
 RELEASE = "0.5.10"
 
@@ -194,7 +194,7 @@ def test_a_row_is_judged_as_the_release_has_launches_read_it(report: RequestRepo
 def test_a_written_trace_shows_the_same_finding_again(report: RequestReport) -> None:
     for one in report.found:
         with TraceReader(Path(one.file)) as trace:
-            outcome = check_trace(trace, lambda: None)
+            outcome = check_trace(trace)
         if one.rule == "raises":  # the operation has no answer, and a trace ends before it
             continue
         if one.operation == "submit":  # only the adapter sees what a session puts before a turn's tokens

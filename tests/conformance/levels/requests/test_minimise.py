@@ -23,7 +23,7 @@ from kvconform.levels.requests.minimise import (
 from kvconform.oracle import Model
 from kvconform.proxy import OracleProxy
 from kvconform.traces.codec import TraceReader, read_vector
-from kvconform.vectors.runner import Counterexample, check_again, check_trace, names_in, run_vector, try_out
+from kvconform.vectors.runner import Counterexample, check_again, names_in, run_vector, try_out
 from kvref.manager import Manager
 from kvspec.events import (
     CacheUnfinished,
@@ -41,7 +41,17 @@ from kvspec.events import (
     Retract,
     Submit,
 )
-from tests.conformance.helpers import HEADER, LIFE, RECORDED, VECTOR, KeepsPages, Raises, RaisesAtLaunch, write
+from tests.conformance.helpers import (
+    HEADER,
+    LIFE,
+    RECORDED,
+    VECTOR,
+    KeepsPages,
+    Raises,
+    RaisesAtLaunch,
+    check_trace,
+    write,
+)
 
 CONFIG = Config(page_size=4, num_pages=64, num_rows=8, max_context_len=64)
 
@@ -256,7 +266,7 @@ def test_a_trace_is_read_again_up_to_the_finding(tmp_path: Path, monkeypatch: py
     path = write(tmp_path / "t.jsonl", HEADER, *RECORDED[:5], leak)
     path.write_bytes(path.read_bytes() + b"{")
     with TraceReader(path) as trace:
-        outcome = check_trace(trace, lambda: None)
+        outcome = check_trace(trace)
     shortest = shortest_of_trace(path, outcome.operations, effort_for(path))
     assert shortest.counterexample is not None
     assert tags(shortest.counterexample)[-1] == "finish"
