@@ -264,6 +264,24 @@ def test_a_defect_whose_function_is_never_called_says_so(capsys: pytest.CaptureF
     assert [line.strip() for line in lines[:2]] == ["never: not found: no run has called free", "called: not found"]
 
 
+def test_the_run_that_found_a_defect_is_the_first_for_the_next_and_seeds_go_round() -> None:
+    def attach(trace: Trace) -> Hooks:
+        trace.header("test", {"kv": Pool(num_pages=4)})
+        return Hooks(trace)
+
+    seeds: list[int] = []
+
+    def run(seed: int) -> None:
+        seeds.append(seed)
+        assert seed != 2 or Engine().free(1) == 2
+
+    found = Defect("off by one", "", ((Engine, "free", "page + 1", "page + 2"),))
+    missed = Defect("nothing", "", ((Engine, "free", "page + 1", "1 + page"),))
+    trial = Trial("test", attach, run, [found, found, missed])
+    assert inject(Console(), trial, 4, without_known=True) == 1
+    assert seeds == [0, 1, 2, 2, 2, 3, 0, 1]
+
+
 class PanicException(BaseException):
     """Rust code raises it through pyo3 when it panics."""
 
