@@ -35,7 +35,7 @@ OF_SEVERAL = ("MEM-LEAK", "MEM-COUNT")
 REACHED = {code for code in CODES if code.startswith("MEM-")} - NEVER | {"told once"}
 """What walks find, but for those that mostly decode."""
 OF_HOSTS = {"MEM-AGREE/differs", "MEM-AGREE/missing"}
-"""What shows where there are several hosts only."""
+"""Codes that show with several hosts only."""
 TOGETHER = {f"{kind} alike" for kind in ("Take", "Share", "Release", "Publish", "Drop", "Map", "Unmap", "Begin")}
 TOGETHER |= {"Transfer alike"}
 TOGETHER |= {f"{kind} splits" for kind in ("Share", "Release", "Publish", "Drop", "Map", "Unmap", "Begin")}
