@@ -10,7 +10,7 @@ import pytest
 
 from kvcli.main import run_command
 from kvconform.errors import InputError
-from kvconform.oracle import NotedState, carry_out
+from kvconform.oracle import NotedState, WatchedState, carry_out
 from kvconform.traffic import mooncake
 from kvconform.traffic.mooncake import Entry
 from kvconform.traffic.replay import Replay
@@ -143,7 +143,7 @@ def test_the_law_judges_a_replay_on_request(
 ) -> None:
     arguments = ["replay", "mooncake", trace, "--sessions", "--overlap", "--num-pages", "200", "--limit", "10"]
     assert run_command([*arguments, "--memory-model"]) == 0
-    monkeypatch.setattr(NotedState, "release_private", lambda state, record, pages: state.release_pages(pages))
+    monkeypatch.setattr(WatchedState, "release_private", lambda state, record, pages: state.release_pages(pages))
     assert run_command(arguments) == 0
     assert run_command([*arguments, "--memory-model"]) == 1
     out = capsys.readouterr().out
