@@ -2,10 +2,11 @@
 
 It makes the findings of the plain checker in `kvspec.memory`, at a cost that follows the changes of each event. Read in
 this order: `flights` (operations in flight and their uses), `clocks` (the order of two uses), `decisions` (those of
-several hosts), `labels` (the identity of two contents), `state` (the state of pools, pages and tables), `holding`
-(references and names), `counting` (the engine's own figures), `races` (unordered uses of the same slots), `uses`
-(reads, writes and copies), `groups` (the same for many pages at once) and `ending` (ends and deliveries). `appending`
-counts decode steps without checking each.
+several hosts), `labels` (the identity of two contents), `pages`, `pools` and `state` (the state of each, and of tables),
+`holding` (references and names), `counting` (the engine's own figures), `tables` (their changes), `races` (unordered
+uses of the same slots), `parts` (the slots of a use), `reads` and `writes` (their checks, and copies), `uses` (begin and
+wait), `groups` (the same for many pages at once) and `ending` (ends and deliveries). `appending` counts decode steps
+without checking each.
 
 `Checker.step` takes one event and returns its findings. It never stops: after a finding it continues from the state
 that hides the fewest later findings, and a finding that may be a consequence names its cause.
@@ -15,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kvcheck import counting, ending, holding, uses
+from kvcheck import counting, ending, holding, tables, uses
 from kvcheck.finding import Finding, Malformed
 from kvcheck.state import State
 from kvspec.memory import events
@@ -35,8 +36,8 @@ _EVENTS: dict[type[Event], Callable[[State, Any], None]] = {
     events.Idle: holding.idle,
     events.Count: counting.count,
     events.Failed: holding.failed,
-    events.Map: uses.map_table,
-    events.Unmap: uses.unmap,
+    events.Map: tables.map_table,
+    events.Unmap: tables.unmap,
     events.Begin: uses.begin,
     events.Wait: uses.wait,
     events.Send: uses.send,
@@ -44,7 +45,7 @@ _EVENTS: dict[type[Event], Callable[[State, Any], None]] = {
     events.Decide: holding.decide,
     events.End: ending.end,
     events.Deliver: ending.deliver,
-    events.Unify: uses.unify,
+    events.Unify: tables.unify,
 }
 
 

@@ -10,7 +10,8 @@ from itertools import islice
 
 from kvcheck.finding import SHOWN
 from kvcheck.holding import find_once, owners
-from kvcheck.state import PoolState, State
+from kvcheck.pools import PoolState
+from kvcheck.state import State
 from kvspec.memory import events
 from kvspec.memory.events import Page, Pages
 

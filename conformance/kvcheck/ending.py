@@ -14,8 +14,9 @@ from msgspec.structs import replace
 
 from kvcheck.flights import Flight, StreamFlights, Touched
 from kvcheck.holding import check_plans
-from kvcheck.state import HOLE, NOTHING, Content, PageState, State
-from kvcheck.uses import parts_of, taint
+from kvcheck.pages import HOLE, NOTHING, Content, PageState
+from kvcheck.parts import parts_of, taint
+from kvcheck.state import State
 from kvspec.memory import events
 from kvspec.memory.events import Page
 

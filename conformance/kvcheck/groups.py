@@ -11,7 +11,9 @@ from itertools import groupby, takewhile
 from msgspec.structs import replace
 
 from kvcheck.flights import Flight
-from kvcheck.state import NOTHING, PageGroup, PageState, PoolState, State, Stretch, Table
+from kvcheck.pages import NOTHING, PageGroup, PageState, Stretch
+from kvcheck.pools import PoolState
+from kvcheck.state import State, Table
 from kvspec.memory.events import Label, Page, Use
 
 _MANY = 1000

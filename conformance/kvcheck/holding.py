@@ -6,7 +6,9 @@ from itertools import chain
 from kvcheck import groups
 from kvcheck.decisions import Decisions
 from kvcheck.finding import OWNERS_SHOWN, SHOWN, Finding, Malformed, Owners
-from kvcheck.state import NOTHING, Content, PageState, PoolState, Promise, State
+from kvcheck.pages import NOTHING, Content, PageState, Promise
+from kvcheck.pools import PoolState
+from kvcheck.state import State
 from kvspec.memory import events
 from kvspec.memory.events import Page
 from kvspec.rules import rule_of

@@ -4,7 +4,8 @@ from collections.abc import Collection, Hashable, Iterator
 
 from kvcheck.clocks import Clocks
 from kvcheck.flights import Flight
-from kvcheck.state import PageState, PoolState
+from kvcheck.pages import PageState
+from kvcheck.pools import PoolState
 from kvspec.memory.events import Page
 
 _LAST = 1 << 62

@@ -9,7 +9,9 @@ import kvspec.memory.checker
 from kvcheck import Checker
 from kvcheck.clocks import Clocks
 from kvcheck.counting import LISTED
-from kvcheck.state import HOLE, NOTHING, PoolState, State
+from kvcheck.pages import HOLE, NOTHING
+from kvcheck.pools import PoolState
+from kvcheck.state import State
 from kvspec.memory.events import Begin, Count, Drop, End, Event, Map, Publish, Release, Unify, Unmap, Use
 from tests.kvcheck.walks import Decoding, Together, Walk, pools
 from tests.spec.memory.stories import POOLS, RIGHT, of, read, table, take, write
@@ -115,7 +117,7 @@ def check_clocks(clocks: Clocks) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("walks", [Walk, Decoding, Together])
 def test_what_is_kept_is_what_going_over_all_finds(walks: type[Walk], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvcheck.state._ANEW", 0)
+    monkeypatch.setattr("kvcheck.pools._ANEW", 0)
     monkeypatch.setattr("kvcheck.flights._MANY", 2)
     for seed in range(90):
         random = Random(seed)

@@ -6,8 +6,8 @@ from random import Random
 import pytest
 
 from kvcheck import Checker
+from kvcheck.pages import Content
 from kvcheck.races import used
-from kvcheck.state import Content
 from kvcheck.words import describe
 from kvspec.memory import Pool
 from kvspec.memory.events import (

@@ -10,7 +10,7 @@ from kvcheck import Checker, moments
 from kvcheck.clocks import Clocks
 from kvcheck.flights import Stream
 from kvcheck.labels import Labels
-from kvcheck.state import Content, PageState
+from kvcheck.pages import Content, PageState
 from kvspec.memory import Pool
 from kvspec.memory.events import Begin, Done, End, Map, Receive, Send, Take, Use, Wait
 from kvspec.memory.order import Order

@@ -386,7 +386,7 @@ def test_each_page_that_a_list_has_twice_is_told_once() -> None:
 
 
 def test_an_event_names_so_many_pages_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvcheck.state.PAGES_AN_EVENT", 5)
+    monkeypatch.setattr("kvcheck.pools.PAGES_AN_EVENT", 5)
     assert said([Take("a", "kv", [(1, 3), (7, 0), (4, 2)])]) == []
     wrong: list[Pages] = [[(1, 3), (4, 3)], [(1, 6)], [(3, -1)]]
     for runs in wrong:

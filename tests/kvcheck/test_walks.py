@@ -9,7 +9,8 @@ from random import Random
 import pytest
 
 import kvcheck
-from kvcheck.state import PageGroup, PoolState
+from kvcheck.pages import PageGroup
+from kvcheck.pools import PoolState
 from kvconform.oracle.meaning import MakeChecker
 from kvspec.memory import Finding, events
 from kvspec.memory.checker import Checker
@@ -181,7 +182,8 @@ def test_the_fast_law_finds_what_the_plain_one_finds_where_hosts_are_apart() -> 
 def test_the_same_is_found_where_many_tables_streams_and_operations_have_to_do_with_a_page(
     walks: type[Walk], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kvcheck.state._FEW", 1)
+    monkeypatch.setattr("kvcheck.pages.FEW", 1)
+    monkeypatch.setattr("kvcheck.state.FEW", 1)
     monkeypatch.setattr("kvcheck.state.VIEWS", 1)
     monkeypatch.setattr("kvcheck.flights._MANY", 2)
     assert shortest(walks, range(1000, 1150), 50)[0] == []

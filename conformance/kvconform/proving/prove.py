@@ -29,7 +29,7 @@ MODULES = (
     "kvspec.window",
     "kvspec.states",
     "kvspec.ownership",
-    "kvcheck.state",
+    "kvcheck.pages",
 )
 """Where the contracts are."""
 

@@ -7,8 +7,10 @@ from itertools import islice
 
 from kvcheck import Checker
 from kvcheck import Finding as Broken
+from kvcheck.pages import HOLE, PageState
+from kvcheck.pools import PoolState
 from kvcheck.races import used
-from kvcheck.state import HOLE, PageState, PoolState, State
+from kvcheck.state import State
 from kvcheck.words import describe
 from kvconform.console import Described
 from kvconform.errors import short
