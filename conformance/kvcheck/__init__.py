@@ -1,12 +1,12 @@
 """The fast memory checker: intervals and vector clocks in place of slots and a graph.
 
-It makes the findings of the plain checker in `kvspec.memory`, at a cost that follows the changes of each event. Read in
-this order: `flights` (operations in flight and their uses), `clocks` (the order of two uses), `decisions` (those of
-several hosts), `labels` (the identity of two contents), `pages`, `pools` and `state` (the state of each, and of tables),
-`holding` (references and names), `counting` (the engine's own figures), `tables` (their changes), `races` (unordered
-uses of the same slots), `parts` (the slots of a use), `reads` and `writes` (their checks, and copies), `uses` (begin and
-wait), `groups` (the same for many pages at once) and `ending` (ends and deliveries). `appending` counts decode steps
-without checking each.
+It makes the findings of the plain checker in `kvspec.memory`, at a cost that follows the changes of each event. Read
+in this order: `flights` (operations in flight and their uses), `clocks` (the order of two uses), `decisions` (those of
+several hosts), `labels` (the identity of two contents), `pages`, `pools` and `state` (the state of each, and of
+tables), `holding` (references and names), `counting` (the engine's own figures), `tables` (their changes), `races`
+(unordered uses of the same slots), `parts` (the slots of a use), `reads` and `writes` (their checks, and copies),
+`uses` (begin and wait), `groups` (the same for many pages at once) and `ending` (ends and deliveries). `appending`
+counts decode steps without checking each.
 
 `Checker.step` takes one event and returns its findings. It never stops: after a finding it continues from the state
 that hides the fewest later findings, and a finding that may be a consequence names its cause.

@@ -1,7 +1,7 @@
 """Operations as they begin, and the order between streams and hosts.
 
-Reads are checked before writes. A stream checks the positions of a table once, and again only after a change. So the cost of a decode step
-follows the slots that it adds, and not those that it reads.
+Reads are checked before writes. A stream checks the positions of a table once, and again only after a change. So the
+cost of a decode step follows the slots that it adds, and not those that it reads.
 """
 
 from collections.abc import Iterator

@@ -1,10 +1,12 @@
 """The oracle: compares the answers of an implementation with those that the specification expects.
 
 observed    one answer, field by field; without an answer it makes up a right one
+numbers     the pages, slots and rows that an answer lists, one by one
 inspection  the figures and the whole state of a report; `holders`: requests and sessions
 parts       the comparisons that these share; `runs`: lists of numbers as runs
 pools       pools, and the owners of their numbers in words
 notes       counts on the way, and facts that decide which rule a wrong answer breaks
+watched     the same with a memory below: the memory events of each change
 meaning     the memory events of a step; `agreement` compares the state with their sum
 fastpath/   the same model, faster for decode batches
 
@@ -13,9 +15,10 @@ Not here: the expected answers (`kvspec.model`).
 
 from kvconform.oracle import agreement as agreement
 from kvconform.oracle.meaning import FORWARD, MakeChecker, Memory
-from kvconform.oracle.notes import CHOICES, NOTES, NotedState, WatchedState
+from kvconform.oracle.notes import CHOICES, NOTES, NotedState
 from kvconform.oracle.observed import Observed
 from kvconform.oracle.pools import owner_name, pool_of, record_name
+from kvconform.oracle.watched import WatchedState
 from kvspec.events import Config, Event, Extend, Refusal, Refused
 from kvspec.lengths import Lengths
 from kvspec.model import OPERATIONS

@@ -1,28 +1,34 @@
 """How what an implementation answered is held against what the specification says is due."""
 
 from collections.abc import Collection, Mapping
-from itertools import chain, islice
 from typing import Any, cast
 
 from msgspec.structs import asdict
 
 from kvconform.oracle import inspection as looking
 from kvconform.oracle.notes import NotedState
+from kvconform.oracle.numbers import (
+    FREED,
+    check_free,
+    check_freed,
+    check_row,
+    never_evicted,
+    smallest,
+    victims,
+)
 from kvconform.oracle.parts import check_content, check_length, not_reported, other_state
-from kvconform.oracle.pools import FREE, STORE, Pool, pool_of, record_name
+from kvconform.oracle.pools import STORE, Pool, pool_of
 from kvconform.protocol import ANSWERS
 from kvspec.events import Answer, Event, Figures, FreeState, OpenSession
 from kvspec.model.answer import Needs, PoolName
 from kvspec.model.records import Part
 from kvspec.model.recurrent import source
-from kvspec.model.state import WITHHELD
 from kvspec.pages import Runs, beginning, count
 from kvspec.rules import Violation
 from kvspec.tokens import PrefixKey
 
 _MORE = 64
 """So many numbers more than were due are written out, for the report."""
-_FREED = {"pages": "freed", "window": "window_freed", "states": "states_freed"}
 _EVICTED = {"window": "window_evicted", "states": "states_evicted"}
 """Pool -> the answer field for its evictions."""
 
@@ -125,14 +131,14 @@ class Observed:
         there = pool_of(self._state, pool)
         if there is None:
             return {}
-        numbers = getattr(self._obs, there.given) if self._obs else self._answered(there.given, _smallest(there, needs))
+        numbers = getattr(self._obs, there.given) if self._obs else self._answered(there.given, smallest(there, needs))
         return self._given(there, needs, numbers, rule)
 
     def slot(self, part: str, req: str, /) -> int:
         """One free state slot."""
         pool, needs = pool_of(self._state, "states"), [(req, 1)]
         assert pool is not None, "there are state slots"
-        slot = self._answered(part, _smallest(pool, needs)[req][0] if self._obs is None else None)
+        slot = self._answered(part, smallest(pool, needs)[req][0] if self._obs is None else None)
         return self._given(pool, needs, None if slot is None else {req: [slot]}, "")[req][0]
 
     def _given(self, pool: Pool, needs: Needs, numbers: dict[str, Runs] | None, due: str) -> dict[str, list[int]]:
@@ -150,7 +156,7 @@ class Observed:
                 rule, what = due if due and req in wanted else pool.due, f"the number of {pool.kind}s given to {req}"
                 raise Violation(rule, f"{what} is wrong", expected=need, observed=taken, part=pool.given)
             if taken:
-                _check_free(state, pool, taken, given, seen, req)
+                check_free(state, pool, taken, given, seen, req)
                 given[req] = taken
         state.checked[pool.rule] += bool(given)
         if pool.due != pool.rule:
@@ -166,7 +172,7 @@ class Observed:
         given: dict[str, int] | None = self._answered("rows", self._smallest_rows(kept) if self._obs is None else None)
         rows: dict[str, int] = {}
         for req, row in kept.items():
-            rows[req] = _check_row(self._state, req, row, given, rows)
+            rows[req] = check_row(self._state, req, row, given, rows)
         if given is not None and len(given) > len(rows):
             raise Violation(
                 "ROW-1", "rows were given to requests that are not in the batch", observed=given, part="rows"
@@ -222,9 +228,9 @@ class Observed:
             slot = self._answered("state", expected[0])
             observed: Runs | None = None if slot is None else [slot]
         else:
-            observed = self._answered(_FREED[pool], expected)
+            observed = self._answered(FREED[pool], expected)
         if observed is None:
-            not_reported(self._state, rule, "state" if isinstance(self._op, FreeState) else _FREED[pool])
+            not_reported(self._state, rule, "state" if isinstance(self._op, FreeState) else FREED[pool])
             return
         self._state.checked[rule] += 1
         freed = beginning(observed, len(expected) + _MORE)
@@ -235,7 +241,7 @@ class Observed:
                 rule = "SESS-6"
             elif freed and rule in ("SESS-4", "SESS-5"):
                 rule = "PAGE-1"  # it let its memory go, when it was due, and lost a part
-            _check_freed(self._state, pool, rule, expected, freed, count(observed), staying or {})
+            check_freed(self._state, pool, rule, expected, freed, count(observed), staying or {})
 
     def revived(self, moves: Collection[tuple[int, int]], /) -> None:
         """Each tombstone gets the window side of a duplicate; freeing the tombstone or that side breaks SWA-6."""
@@ -303,11 +309,11 @@ class Observed:
     def evicted(self, asked: int, /) -> dict[PrefixKey, int]:
         """The pages that left the store, each of them one of its own, and named once."""
         state = self._state
-        evicted = self._answered("evicted", _victims(state, asked) if self._obs is None else ())
+        evicted = self._answered("evicted", victims(state, asked) if self._obs is None else ())
         pages = beginning(evicted, len(state.store.pages) + 1)
         owners = dict(zip(map(state.owner.get, pages), pages, strict=True))
         if len(owners) < len(pages) or {*map(type, owners)} - {bytes}:
-            raise _never_evicted(state, pages)
+            raise never_evicted(state, pages)
         state.checked["STORE-2"] += 1
         state.checked["STORE-3"] += 1
         state.chosen["more evicted than asked"] += len(pages) > asked
@@ -363,148 +369,3 @@ class Observed:
         due = looking.check_snapshot(self._state, self._obs)
         if self._obs is None:
             self._made_up = asdict(due)
-
-
-def _smallest(pool: Pool, needs: Needs) -> dict[str, Runs]:
-    """The smallest free numbers, as many as each request needs."""
-    free = (number for number in range(1, pool.size + 1) if number not in pool.owners)
-    return {req: list(islice(free, need)) for req, need in needs if need}
-
-
-def _check_free(
-    state: NotedState, pool: Pool, numbers: list[int], given: dict[str, list[int]], seen: set[int], req: str
-) -> None:
-    """Each number is free; `seen` are those that were `given` to others of the batch, and these join them."""
-    before = len(seen)
-    seen.update(numbers)
-    fine = len(seen) == before + len(numbers) and pool.owners.keys().isdisjoint(numbers)
-    if fine and min(numbers) >= 1 and max(numbers) <= pool.size:
-        return
-    taken = {*chain(*given.values())}
-    for number in numbers:
-        exists = 1 <= number <= pool.size
-        if number in taken or number in pool.owners or not exists:
-            whose = "was given out already" if number in taken and exists else pool.use(state, number)[1]
-            what = f"{pool.kind} {number} was given to {req}, but it {whose}"
-            wrong = {f"{pool.kind}s": [number]}
-            expected = f"a free {pool.kind}"
-            raise Violation(pool.rule, what, expected=expected, observed=number, part=pool.given, wrong=wrong)
-        taken.add(number)
-
-
-def _check_freed(
-    state: NotedState,
-    name: PoolName,
-    rule: str,
-    due: list[int],
-    freed: list[int],
-    total: int,
-    staying: Mapping[int, str],
-) -> None:
-    """Compare the freed numbers of a pool, `total` in all, with the expected ones, number by number."""
-    pool, of_pages = pool_of(state, name), name == "pages"
-    assert pool is not None, "something went back to it"
-    unreported = any(one < 0 for one in due)
-    if unreported and total != len(due):
-        what = f"the number of freed {pool.kind}s is wrong"
-        raise Violation(rule, what, expected=len(due), observed=total, part=_FREED[name])
-    seen: set[int] = set()
-    for number in freed:
-        if number in seen:
-            twice = pool.rule if of_pages else rule
-            raise Violation(
-                twice,
-                f"{pool.kind} {number} was freed twice",
-                expected=due,
-                observed=freed,
-                part=f"{_FREED[name]}.twice",
-                wrong={f"{pool.kind}s": [number]},
-            )
-        if number not in due:
-            broken, whose = pool.use(state, number)
-            if number in staying:
-                broken = staying[number]
-                whose = "is no duplicate" if broken == "STORE-5" and not whose.endswith(STORE) else whose
-            if not (unreported and whose == FREE):
-                what = f"{pool.kind} {number} was freed, but it {whose}"
-                raise Violation(broken, what, expected=due, observed=freed, part=f"{_FREED[name]}.early")
-        seen.add(number)
-    left = sorted(set(due) - seen)
-    if left and not unreported:
-        what = f"{pool.kind}(s) {_listed(left)} were not freed and nobody holds them"
-        raise Violation(rule, what, expected=due, observed=freed, part=f"{_FREED[name]}.kept")
-
-
-def _listed(numbers: list[int]) -> str:
-    """A few numbers, for a sentence."""
-    return ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
-
-
-def _check_row(
-    state: NotedState, req: str, kept: int | None, rows: dict[str, int] | None, batch: dict[str, int]
-) -> int:
-    """Check the row of one request of an extend: `kept` is the row it brings, `batch` the rows of those before it."""
-    row = None if rows is None else rows.get(req)
-    if row is None:
-        not_reported(state, "ROW-1", "rows")
-        if kept is not None:
-            return kept
-        state.virtual_row -= 1
-        return state.virtual_row
-    if kept is not None:
-        if row != kept:
-            raise Violation(
-                "ROW-2", f"{req} did not keep its row", expected=kept, observed=row, wrong={"rows": [kept, row]}
-            )
-        state.checked["ROW-2"] += 1
-        state.checked["ROW-3"] += 1
-        return row
-    what = f"{req} was given row {row}"
-    if not 0 <= row < state.config.num_rows:
-        raise Violation("ROW-1", what, expected=f"0..{state.config.num_rows - 1}", observed=row)
-    if row in batch.values():
-        wrong = {"rows": [row]}
-        raise Violation("ROW-1", f"row {row} was given out twice", expected="a free row", observed=row, wrong=wrong)
-    holder = state.rows.get(row)
-    if holder is not None:
-        read = holder == WITHHELD
-        whose = "a launch in flight still reads" if read else f"belongs to {record_name(state, holder)}"
-        rule = "RACE-1" if read else "ROW-4" if state.let_go.get(req) == row else "ROW-1"
-        what = f"{what}, which {whose}"
-        raise Violation(rule, what, expected="a free row", observed=row, wrong={"rows": [row]})
-    state.checked["ROW-1"] += 1
-    state.checked["RACE-1"] += bool(state.readers)
-    return row
-
-
-def _never_evicted(state: NotedState, pages: list[int]) -> Violation:
-    """The violation of an eviction that names a page twice, or one that is not the store's."""
-    seen: set[int] = set()
-    for page in pages:
-        key = state.owner.get(page)
-        if not isinstance(key, bytes):
-            whose = "is free" if key is None else "is a holder's private page"
-            if not 1 <= page <= state.config.num_pages:
-                whose = "does not exist"
-            return Violation(
-                "STORE-3", f"page {page} was evicted, but it {whose}", observed=pages, wrong={"pages": [page]}
-            )
-        if page in seen:
-            return Violation("PAGE-1", f"page {page} was evicted twice", observed=pages, wrong={"pages": [page]})
-        seen.add(page)
-    raise AssertionError("each page is the store's, and named once")
-
-
-def _victims(state: NotedState, n: int) -> list[int]:
-    """Some `n` pages that may leave: the specification does not say which, so the smallest numbers."""
-    store = state.store.copy()
-    pages: list[int] = []
-    while len(pages) < n:
-        leaves = [(page, key) for key, page in store.pages.items() if not store.children.get(key, 1)]
-        free = [(page, key) for page, key in leaves if page not in store.pins]
-        if not free:
-            break
-        page, key = min(free)
-        store.remove({key: page}, [store.parents[page]])
-        pages.append(page)
-    return pages
