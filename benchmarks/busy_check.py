@@ -123,7 +123,7 @@ def walks(release: Release, attached: Attached | None, checked: Checked | None, 
 class Nobody:
     """Takes what is told, and does nothing with it."""
 
-    def header(self, producer: str, pools: Mapping[str, Pool]) -> None:
+    def header(self, producer: str, pools: Mapping[str, Pool], host: str | None = None) -> None:
         """Another memory."""
 
     def emit(self, event: MemoryEvent) -> None:

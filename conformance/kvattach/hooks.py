@@ -24,8 +24,8 @@ def is_error(error: BaseException) -> bool:
 class Trace(Protocol):
     """Takes the events of hooks."""
 
-    def header(self, producer: str, pools: Mapping[str, Pool]) -> None:
-        """A memory with these pools was made, all of it free; the following events are about it."""
+    def header(self, producer: str, pools: Mapping[str, Pool], host: str | None = None) -> None:
+        """A memory with these pools was made, all of it free; the following events are about it, those of one host."""
 
     def emit(self, event: MemoryEvent) -> None:
         """One event, in the order of the engine."""
@@ -133,6 +133,10 @@ class Hooks:
     def detach(self) -> None:
         """Take the hooks out."""
         self._patches.undo()
+
+    def attach(self) -> None:
+        """Put the hooks in again."""
+        self._patches.redo()
 
 
 def _raised_at(error: BaseException) -> tuple[str, str]:

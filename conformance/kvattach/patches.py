@@ -10,6 +10,7 @@ class Patches:
     """Replaced attributes, which can be restored; a context manager that does so."""
 
     _undo: list[Callable[[], None]] = field(default_factory=list)
+    _replaced: list[tuple[Any, str, object]] = field(default_factory=list)
 
     def __enter__(self) -> "Patches":
         return self
@@ -25,8 +26,15 @@ class Patches:
         else:
             self._undo.append(lambda: delattr(owner, name))
         setattr(owner, name, value)
+        self._replaced.append((owner, name, value))
 
     def undo(self) -> None:
         """Put everything back, the last first."""
         while self._undo:
             self._undo.pop()()
+
+    def redo(self) -> None:
+        """Replace again what was put back."""
+        replaced, self._replaced = self._replaced, []
+        for owner, name, value in replaced:
+            self.set(owner, name, value)

@@ -90,7 +90,7 @@ class Strict:
         """No memory yet."""
         self._checker: Checker | None = None
 
-    def header(self, producer: str, pools: Mapping[str, Pool]) -> None:
+    def header(self, producer: str, pools: Mapping[str, Pool], host: str | None = None) -> None:
         """Another memory, all of it free."""
         from kvcheck import Checker
 
@@ -121,21 +121,21 @@ class Followed:
         """The report of each recording, in order."""
         atexit.register(self.close)
 
-    def header(self, producer: str, pools: Mapping[str, Pool]) -> None:
+    def header(self, producer: str, pools: Mapping[str, Pool], host: str | None = None) -> None:
         """Another memory: another recording, and another process that checks it."""
         self._end()
         try:
-            self._begin(producer, pools)
+            self._begin(producer, pools, host)
         except OSError as error:
             _log.warning("kvspec: nothing is checked: %s", error)
 
-    def _begin(self, producer: str, pools: Mapping[str, Pool]) -> None:
+    def _begin(self, producer: str, pools: Mapping[str, Pool], host: str | None) -> None:
         if self._writer is None:
             from kvtrace.writer import TraceWriter
 
             path = new_folder() / "trace.jsonl.zst"
             self._writer = TraceWriter(path, part_bytes=MOST_BYTES, max_bytes=MOST_BYTES)
-        self._writer.header(producer, pools)
+        self._writer.header(producer, pools, host)
         # A file is there as soon as its header is written.
         self._writer.flush()
         if self._writer.problem is not None:

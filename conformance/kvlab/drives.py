@@ -41,7 +41,7 @@ class CheckedTrace:
     """The seed of the last run."""
     _checker: Checker | None = None
 
-    def header(self, producer: str, pools: Mapping[str, Pool]) -> None:
+    def header(self, producer: str, pools: Mapping[str, Pool], host: str | None = None) -> None:
         """Another memory, all of it free."""
         self._checker = Checker(pools)
 

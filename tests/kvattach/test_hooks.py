@@ -309,7 +309,7 @@ def test_events_of_several_threads_are_told_one_at_a_time() -> None:
     class Telling:
         inside = most = told = 0
 
-        def header(self, producer: str, pools: Mapping[str, Pool]) -> None: ...
+        def header(self, producer: str, pools: Mapping[str, Pool], host: str | None = None) -> None: ...
 
         def emit(self, event: MemoryEvent) -> None:
             self.inside += 1

@@ -21,7 +21,7 @@ class Told:
         self.rules: list[str] = []
         self._checker = Checker({"kv": Pool(page_size=1, num_pages=4)})
 
-    def header(self, producer: str, pools: Mapping[str, Pool]) -> None: ...
+    def header(self, producer: str, pools: Mapping[str, Pool], host: str | None = None) -> None: ...
 
     def emit(self, event: MemoryEvent) -> None:
         self.events.append(event)

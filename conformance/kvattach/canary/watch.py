@@ -28,7 +28,7 @@ KEPT = 1000
 class Silent:
     """A trace that drops its events: the canary's hooks report to the device, not to the memory checker."""
 
-    def header(self, producer: str, pools: Mapping[str, LawPool]) -> None:
+    def header(self, producer: str, pools: Mapping[str, LawPool], host: str | None = None) -> None:
         """Nothing."""
 
     def emit(self, event: MemoryEvent) -> None:

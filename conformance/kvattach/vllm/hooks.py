@@ -16,6 +16,7 @@ from kvattach.hooks import Hooks, Trace
 from kvattach.streams import Streams
 from kvattach.vllm.chunks import Chunks
 from kvattach.vllm.launches import Launches
+from kvattach.vllm.nixl import Nixl
 from kvattach.vllm.offload import OFFLOAD, Offload, Side
 from kvattach.vllm.residency import HOST, POOL, Group, Run, group_of, named
 from kvspec.memory.events import (
@@ -80,6 +81,7 @@ class Attached:
         self._copying: dict[int, int] = {}
         """KV cache group -> how many of its copies are known."""
         self._launches = Launches(self)
+        self._nixl = Nixl(self)
         hooks.set(block_pool, "KVCacheBlock", counted(block_pool.KVCacheBlock, self))
         self._hook_pool(block_pool.BlockPool, block_pool.BlockHashToBlockMap)
         scheduler, managers = scheduling.Scheduler, manager.KVCacheManager
@@ -166,14 +168,14 @@ class Attached:
 
     def _name(self, request_id: str) -> str:
         run = self.runs.get(request_id)
-        return ENGINE if run is None else run.name
+        return ENGINE if run is None else run.keeper
 
     def _leaves(self, request_id: str) -> None:
         """A run ends: by a finish, an abort or a preemption."""
         run = self.runs.pop(request_id, None)
         if run is not None:
             self.emit(
-                *(Unmap(run.table(group)) for group in self.groups if run.rows[group.number]), EndHolder(run.name)
+                *(Unmap(run.table(group)) for group in self.groups if run.rows[group.number]), EndHolder(run.keeper)
             )
 
     # The pool
@@ -310,9 +312,10 @@ class Attached:
             host = scheduler.connector.scheduler_manager.cpu_block_pool
             self._host = host._kvspec
             self._host.name, self._host.pool, self._host.observed = HOST, host, True
-        self.hooks.trace.header("vllm", pools)
+        host = self._nixl.start(scheduler)
+        self.hooks.trace.header("vllm", pools, host)
         self._books.observed = True
-        self._launches.start(scheduler, observed=self._side is not None)
+        self._launches.start(scheduler, observed=self._side is not None or host is not None)
 
     def _count_tokens(self, request_class: Any) -> None:
         """Emit what a new token makes known. This runs for each token of each request, so it does nothing else."""

@@ -45,6 +45,8 @@ class Run:
     groups: list[Group]
     rows: list[int] = field(init=False)
     """Pages in each table, as the workers have it."""
+    keeper: str = field(init=False)
+    """The holder of its pages: itself, or a lease of what it leaves."""
     drafts: int = 0
     """Draft tokens in flight: so far may the scheduler's position be ahead of the true one."""
     sampling: int = 0
@@ -62,6 +64,7 @@ class Run:
     """States whose last token is not known yet: group and tokens."""
 
     def __post_init__(self) -> None:
+        self.keeper = self.name
         self.rows = [0] * len(self.groups)
         self.tables = [f"{self.name}/{group.number}" for group in self.groups]
         self._unit = math.gcd(*(group.size for group in self.groups))
@@ -108,6 +111,17 @@ class Run:
         if not group.state:
             for slots in range(self._unit, inside + 1, self._unit):
                 yield Unify(self.label(group, page), self.part(group, page * group.size + slots), slots)
+
+    def begins(self, group: Group, tokens: int) -> Iterator[Unify]:
+        """Unify the page in which the first `tokens` tokens end with those of any server that begin with them."""
+        page, inside = divmod(tokens, group.size)
+        if inside:
+            start = page * group.size
+            before = (
+                self._known(group, start, self.request._all_token_ids).partition(":")[2] if page else self._foreign()
+            )
+            same = chained(before, (tuple(self.request._all_token_ids[start:tokens]), self._media(start)))
+            yield Unify(self.label(group, page), f"{group.number}:{same} begins", inside)
 
     def state_label(self, group: Group, tokens: int) -> str:
         """The label of the state after so many tokens; away from a page's border it is the run's own."""

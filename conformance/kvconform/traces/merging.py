@@ -12,26 +12,20 @@ from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 from kvconform.errors import InputError
 from kvconform.traces.codec import created
+from kvconform.traces.hosts import HOST, Names
 from kvconform.traces.lines import Lines
 from kvconform.traces.memory import MemoryReader, check_host, open_trace
-from kvspec.memory.events import Begin, Deliver, End, Idle, MemoryEvent, OpId, Pool, Receive, Send, Use, Wait
+from kvspec.memory.events import MemoryEvent, Pool, Receive, Send, Wait
 from kvtrace.header import VERSION, MemoryHeader, encode
 
-HOST = "host"
-"""The own stream of each host."""
 LONGEST = 256
 """Characters of a host's name, which stands before all its names."""
 REMEMBERED = 10_000
 """Messages that were received, and may be once more."""
-_FIELDS = {
-    kind: [field for field in ("holder", "old", "new", "writer", "table", "pool") if field in kind.__struct_fields__]
-    for kind in (*get_args(MemoryEvent), Use)
-}
-"""Fields of events and uses that hold a name of a holder, a table or a pool."""
 
 
 class Parts(NamedTuple):
@@ -68,8 +62,7 @@ class _Part:
         self.reader = MemoryReader(Lines(path))
         self.path = path
         self.host = self.reader.header.host or path.name.split(".")[0]
-        self.pools: dict[str, str] = {}
-        """Its own pools, as the merged trace names them."""
+        self.names = Names(self.host, ())
         self.line = 1
         """The line of the event that comes next, or came last."""
         self.event: MemoryEvent | None = None
@@ -117,9 +110,12 @@ class MergedReader:
                     reason = f"the name of a host has a slash or more than {LONGEST} characters: {part.host!r}"
                     raise InputError(path, 1, reason)
                 hosts[part.host] = part
-            self._hosts = dict(sorted(hosts.items()))
-            self._parts = [*self._hosts.values()]
+            self._parts = [part for _, part in sorted(hosts.items())]
+            for part in self._parts:
+                part.names.hosts = hosts.keys()
             self.header = MemoryHeader(VERSION, "memory", self._producers(), self._pools())
+            for part in self._parts:
+                part.names.pools = self.header.pools
             self._closing = closing.pop_all()
         self._part = self._parts[0]
         self._sent: dict[str, _Part] = {}
@@ -146,7 +142,7 @@ class MergedReader:
 
     def __iter__(self) -> Iterator[tuple[int, MemoryEvent]]:
         """Each event. First each host waits for itself: one that began later would know what others did before."""
-        begins = [Wait(HOST, on=HOST, host=host) for host in self._hosts]
+        begins = [Wait(HOST, on=HOST, host=part.host) for part in self._parts]
         yield from enumerate(chain(begins, self._interleaved()), start=2)
         problems = [part.problem for part in self._parts if part.problem is not None]
         if problems:
@@ -195,7 +191,7 @@ class MergedReader:
         pools: dict[str, Pool] = {}
         for part in self._parts:
             for name, pool in part.reader.header.pools.items():
-                merged = part.pools[name] = name if pool.keyed else self._named(part, name)
+                merged = part.names.own[name] = name if pool.keyed else part.names.named(name)
                 first = pools.setdefault(merged, pool)
                 if first is not pool and not (pool.keyed and first == pool):
                     raise InputError(part.path, 1, f"pool {name!r} is declared in another file, and otherwise")
@@ -204,53 +200,10 @@ class MergedReader:
     def _renamed(self, part: _Part, event: MemoryEvent) -> MemoryEvent:
         """An event with names of the merged trace."""
         check_host(part.path, part.line, event, part.host)
-        event.host = part.host
-        self._rename(part, event)
-        match event:
-            case Begin():
-                event.id = self._named(part, event.id)
-                event.stream = event.stream and self._stream(part, event.stream)
-                event.after = [self._named(part, id) for id in event.after]
-                for use in (*event.reads, *event.writes, *(use for pair in event.copies for use in pair)):
-                    self._rename(part, use)
-            case Wait():
-                event.id = None if event.id is None else self._named(part, event.id)
-                event.stream = self._stream(part, event.stream)
-                event.on = event.on and self._stream(part, event.on)
-            case End():
-                event.id = self._named(part, event.id)
-                for use in event.unwritten:
-                    self._rename(part, use)
-            case Deliver():
-                event.id = self._named(part, event.id)
-            case Send():
-                event.after = [self._named(part, id) for id in event.after]
-            case Idle():
-                event.keepers = [self._named(part, keeper) for keeper in event.keepers]
-                pools = part.pools if event.pools is None else event.pools
-                event.pools = [self._pool(part, pool) for pool in pools]
-        return event
-
-    def _rename(self, part: _Part, named: MemoryEvent | Use) -> None:
-        """Give an event or a use the names of holders, of a table and of a pool that it has in the merged trace."""
-        for field in _FIELDS[type(named)]:
-            name = getattr(named, field)
-            if name is not None:
-                setattr(named, field, self._pool(part, name) if field == "pool" else self._named(part, name))
-
-    def _named(self, part: _Part, name: OpId) -> str:
-        """A name with its host before it: that of the file, unless the name begins with another one."""
-        host, slash, _ = str(name).partition("/")
-        return str(name) if slash and host in self._hosts else f"{part.host}/{name}"
-
-    def _pool(self, part: _Part, name: str) -> str:
-        merged = part.pools.get(name, name)
-        if merged not in self.header.pools:
-            raise InputError(part.path, part.line, f"there is no pool {name} in these files")
-        return merged
-
-    def _stream(self, part: _Part, name: str) -> str:
-        return name if name == HOST else self._named(part, name)
+        try:
+            return part.names.renamed(event)
+        except LookupError as error:
+            raise InputError(part.path, part.line, f"{error.args[0]} in these files") from error
 
 
 def _stuck(waiting: Sequence[_Part]) -> InputError:

@@ -46,9 +46,9 @@ class Watched(CheckedTrace):
         self.pools: dict[str, Pool] = {}
         self.recorded: list[MemoryEvent] = []
 
-    def header(self, producer: str, pools: Mapping[str, Pool]) -> None:
+    def header(self, producer: str, pools: Mapping[str, Pool], host: str | None = None) -> None:
         """Another memory, all of it free."""
-        super().header(producer, pools)
+        super().header(producer, pools, host)
         self.pools, self.recorded = dict(pools), []
 
     def emit(self, event: MemoryEvent) -> None:

@@ -138,10 +138,13 @@ class Drive:
             result.kv_connector_output = launch.reported
         elif self.scheduler.connector is not None:
             result.kv_connector_output = self.scheduler.connector.arrived(output.kv_connector_metadata)
-        self._engine(self.scheduler.update_from_output, output, result)
+        self._answered(self._engine(self.scheduler.update_from_output, output, result))
         if self.work.drafts and self.work.launches == 1:
             drafted = [[self._dice.randrange(1, 9) for _ in range(self.work.drafts)] for _ in names]
             self.scheduler.update_draft_token_ids(DraftTokenIds(names, drafted))
+
+    def _answered(self, outputs: dict[int, Any]) -> None:
+        """Clients get what a launch has sampled."""
 
     def _sample(self, output: Any, name: str) -> list[int]:
         """The token that is sampled, and before it as many of the drafts as were right."""

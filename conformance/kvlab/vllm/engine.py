@@ -8,7 +8,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from kvlab.stubs import Arguments
-from kvlab.vllm import kv_offloading, offloading
+from kvlab.vllm import kv_offloading, nixl, offloading
 from kvlab.vllm.connector import Connector
 from kvlab.vllm.workload import POLICIES, Workload
 
@@ -34,7 +34,8 @@ def make_scheduler(work: Workload) -> Any:
     config, kv_cache_config = configured(work)
     if hasattr(managers, "register_all_kvcache_specs"):
         managers.register_all_kvcache_specs(config)
-    made = offloading_of(work).connector(config, kv_cache_config, worker=False) if work.offload else _connector(work)
+    own = offloading_of(work).connector if work.offload else nixl.connector if work.server else None
+    made = _connector(work) if own is None else own(config, kv_cache_config, worker=False)
     KVConnectorFactory.create_connector = staticmethod(lambda **_: made)
     kv_events.EventPublisherFactory.create = staticmethod(lambda *_: None)
     kind = AsyncScheduler if work.launches > 1 else Scheduler
@@ -54,7 +55,7 @@ def make_scheduler(work: Workload) -> Any:
     )
     if not work.fence:
         scheduler.defer_block_free = False
-    if work.connector:
+    if work.connector and not work.server:
         scheduler.connector.scheduler = scheduler
     return scheduler
 
@@ -143,6 +144,8 @@ def _config(work: Workload) -> SimpleNamespace:
         if work.offload:
             transfer.kv_connector_extra_config = offloading_of(work).options(work)
             transfer.engine_id = "engine"
+        if work.server:
+            transfer = nixl.configured(work, transfer)
     return Arguments(
         scheduler_config=Arguments(
             async_scheduling=work.launches > 1,
@@ -165,6 +168,7 @@ def _config(work: Workload) -> SimpleNamespace:
             enable_prefix_caching=True,
             mamba_cache_mode="align",
             num_gpu_blocks=work.blocks,
+            get_resolved_kv_cache_layout=lambda: SimpleNamespace(name="LBHNC"),
         ),
         parallel_config=Arguments(
             data_parallel_index=0,
@@ -182,6 +186,7 @@ def _config(work: Workload) -> SimpleNamespace:
             get_total_num_kv_heads=lambda: 1,
             max_model_len=work.longest,
             runner_type="generate",
+            use_mla=False,
             is_diffusion=False,
             supports_multimodal_inputs=False,
             return_sampling_mask=False,

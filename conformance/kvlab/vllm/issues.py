@@ -16,10 +16,12 @@ from kvlab.drives import CheckedTrace
 from kvlab.injection import inject_fault
 from kvlab.issues import Issue, issues_of
 from kvlab.stubs import EngineError
-from kvlab.vllm.driver import EngineGaveUp, StuckError, driven
+from kvlab.vllm.driver import EngineGaveUp, StuckError
 from kvlab.vllm.faults import names_without_content
+from kvlab.vllm.nixl import KINDS
 from kvlab.vllm.offloading import attached, lacking, prepared
-from kvlab.vllm.workload import Workload, offloading_workload, random_workload
+from kvlab.vllm.servers import driven
+from kvlab.vllm.workload import Workload, offloading_workload, random_workload, servers_workload
 from kvspec.memory.events import Failed
 
 RUNS = 200
@@ -33,7 +35,8 @@ def workload_of(issue: Issue) -> Workload:
 
 def drawn(work: Workload, seed: int) -> Workload:
     """A workload with the dice of a seed, and documents of this seed."""
-    other = offloading_workload(seed) if work.offload else random_workload(seed)
+    kind = servers_workload if work.connector in KINDS else offloading_workload if work.offload else random_workload
+    other = kind(seed)
     return replace(work, seed=seed, documents=other.documents)
 
 
@@ -51,7 +54,7 @@ def bring_out(issue: Issue) -> Finding | None:
     try:
         for seed in range(RUNS):
             try:
-                driven(drawn(work, seed))
+                driven(drawn(work, seed), hooks)
             except StuckError as error:
                 hooks.emit(Failed("stuck", str(error)))
             except EngineGaveUp:

@@ -17,7 +17,7 @@ from typing import Any
 from kvattach.hooks import Hooks, Trace
 from kvattach.vllm.launches import STREAM
 from kvlab.device import Event, Point, Stream, advance
-from kvlab.vllm import kv_offloading
+from kvlab.vllm import kv_offloading, nixl
 from kvlab.vllm.release import prepare
 from kvlab.vllm.workload import POLICIES, Workload
 
@@ -92,6 +92,8 @@ def prepared(folder: Path | None) -> str:
 
 def lacking(work: Workload, without: str) -> str:
     """Why a workload's offloading cannot be driven; `without` is why that of `simple_kv_offload` cannot."""
+    if work.connector in nixl.KINDS:
+        return nixl.prepared()
     if work.offload in POLICIES:
         return kv_offloading.prepared()
     return without if work.offload else ""

@@ -6,8 +6,8 @@ from kvattach.hooks import Hooks, Trace
 from kvattach.patches import Patches
 from kvlab.drives import Trial, known_issues
 from kvlab.injection import inject_fault
-from kvlab.vllm import kv_offloading
-from kvlab.vllm.driver import EngineGaveUp, StuckError, driven
+from kvlab.vllm import kv_offloading, nixl
+from kvlab.vllm.driver import EngineGaveUp, StuckError
 from kvlab.vllm.engine import fitting
 from kvlab.vllm.faults import defects, names_without_content
 from kvlab.vllm.faults_chunks import chunk_defects
@@ -15,7 +15,8 @@ from kvlab.vllm.faults_offload import offloading_defects
 from kvlab.vllm.issues import RUNS, drawn, fix_others
 from kvlab.vllm.offloading import attached as attached_to
 from kvlab.vllm.offloading import lacking, prepared
-from kvlab.vllm.workload import Workload, chunks_workload, offloading_workload, random_workload
+from kvlab.vllm.servers import driven
+from kvlab.vllm.workload import Workload, chunks_workload, offloading_workload, random_workload, servers_workload
 from kvspec.memory.events import Failed
 
 OFFLOADING_EVERY = 4
@@ -23,6 +24,9 @@ OFFLOADING_EVERY = 4
 
 CHUNKS_EVERY = 8
 """One seed of so many drives its `kv_offload` besides."""
+
+SERVERS_EVERY = 4
+"""One seed of so many drives a prefill and a decode server besides."""
 
 
 def trial(folder: Path | None) -> Trial:
@@ -33,6 +37,7 @@ def trial(folder: Path | None) -> Trial:
     """
     without = prepared(folder)
     without_chunks = kv_offloading.prepared()
+    without_servers = nixl.prepared()
     attached: list[Hooks] = []
     avoided: list[Patches] = []
     """As long as the known defects are taken away, workloads bring none of the others out either."""
@@ -43,7 +48,7 @@ def trial(folder: Path | None) -> Trial:
 
     def drive(work: Workload) -> None:
         try:
-            driven(fitting(work, known=not avoided))
+            driven(fitting(work, known=not avoided), attached[0])
         except StuckError as error:
             attached[0].emit(Failed("stuck", str(error)))
         except EngineGaveUp:
@@ -55,6 +60,8 @@ def trial(folder: Path | None) -> Trial:
             drive(offloading_workload(seed, known=not avoided))
         if seed % CHUNKS_EVERY == CHUNKS_EVERY - 3 and not without_chunks:
             drive(chunks_workload(seed, known=not avoided))
+        if seed % SERVERS_EVERY == SERVERS_EVERY - 2 and not without_servers:
+            drive(servers_workload(seed, known=not avoided))
 
     def fix(patches: Patches) -> None:
         avoided[:] = [patches]

@@ -35,7 +35,10 @@ class Workload:
     reserve: bool = True
     """Whether a request is admitted only if all of its prompt fits."""
     connector: str = ""
-    """How a KV connector loads: `sync`, `async`, or `` for none. Finished requests' pages are sent away by it too."""
+    """How a KV connector loads: `sync`, `async`, or `` for none. Finished requests' pages are sent away by it too.
+    `pull`: the engine's own NIXL connector, between two servers."""
+    server: str = ""
+    """Which of the two servers it is: `prefill` or `decode`."""
     offload: str = ""
     """vLLM's own offloading, in the place of a connector: how `simple_kv_offload` stores (`eager`, `lazy`), how
     `kv_offload` evicts (`lru`, `arc`), or `` for none."""
@@ -52,7 +55,8 @@ class Workload:
     failing: float = 0.0
     """How often a load fails."""
     whole: bool = True
-    """Whether a load may bring the last token, too; it is computed again then."""
+    """Whether a load may bring the last token, too; it is computed again then. NIXL's always brings it: where it may
+    not, no prompt is so long that the last window begins in a block that was left out."""
     on_failure: str = "recompute"
     """The fate of a request whose load failed: `recompute` or `fail`."""
     abort: float = 0.05
@@ -72,6 +76,11 @@ class Workload:
         """The longest context that fits: tokens, in the smallest group's pages."""
         smallest = min(size for _, size, _ in self.groups)
         return smallest * (self.blocks - 2) // max(1, len(self.groups))
+
+    def leaves_out(self, tokens: int) -> bool:
+        """Whether a prompt of so many tokens is loaded without a block that its last token's window begins in."""
+        windows = [(size, tokens - window) for kind, size, window in self.groups if kind == "window"]
+        return any(start >= 0 and (start + 1) % size == 0 for size, start in windows)
 
 
 GROUPS: tuple[tuple[tuple[str, int, int], ...], ...] = (
@@ -181,4 +190,23 @@ def chunks_workload(seed: int, known: bool = True) -> Workload:
         host_chunk=blocks,
         store_threshold=dice.choice((0, 0, 2)),
         sync_loads=0 if states and not known else dice.choice((0, 0, 64)),
+    )
+
+
+def servers_workload(seed: int, known: bool = True) -> Workload:
+    """One of all workloads of two servers with the NIXL connector; without `known` as `random_workload`."""
+    base, dice = random_workload(seed, known), random.Random(seed)
+    groups = dice.choice([groups for groups in GROUPS if groups[-1][0] != "state"])
+    return replace(
+        base,
+        groups=groups,
+        blocks=dice.randrange(18, 48) * len(groups) * (4 if groups[0][1] == 1 else 1),
+        connector="pull",
+        whole=known,
+        launches=min(base.launches, 2),
+        drafts=0,
+        eagle=False,
+        failing=0.0,
+        reset=0.0,
+        sessions=0.0,
     )

@@ -1,0 +1,207 @@
+"""Hooks into vLLM's NIXL connector: leases, transfers between the memories of two servers, and their messages.
+
+A server is a host, named by its `engine_id`, and its scheduler and its worker are one process: tensor parallelism has
+workers of their own, which are not observed. A transfer is the blocks that the library is given: it begins when it is
+posted, and ends when its handle is released. A finished request's pages are kept by a lease,
+a holder of its own, whose name the other server knows.
+"""
+
+import sys
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvattach.vllm.offload import Attached
+from kvattach.vllm.residency import POOL, Run
+from kvspec.memory.events import Begin, End, EndHolder, Receive, Send, Transfer, Use
+
+PACKAGE = "vllm.distributed.kv_transfer.kv_connector.v1.nixl"
+POSTS = {"pull_worker": ("NixlPullConnectorWorker", "_read_blocks")}
+"""Module of a kind of worker -> its class, and the function that posts transfers of one request."""
+HEARTBEAT = b"HB:"
+
+
+@dataclass
+class Place:
+    """One page that is to come: what it means, and how many of its slots."""
+
+    label: str
+    slots: int
+
+
+@dataclass
+class Post:
+    """Blocks that the library is to transfer."""
+
+    request: str
+    remote: str
+    """The request on the other server."""
+    engine: str
+    """The other server."""
+    pairs: list[tuple[int, int]]
+    """Local page and remote page."""
+    id: str = ""
+    done: bool = False
+    written: list[Use] = field(default_factory=list)
+    """Pages of this server that it writes."""
+
+
+class Nixl:
+    """Emits the leases, transfers and messages of the scheduler's NIXL connector."""
+
+    def __init__(self, attached: Attached) -> None:
+        """Nothing is hooked before a scheduler has such a connector."""
+        self._attached = attached
+        self._engine = ""
+        self._asked: dict[str, int] = {}
+        """Request -> where the tokens begin that are to come."""
+        self._coming: dict[str, tuple[Run, dict[int, Place]]] = {}
+        """Request -> its run, and its pages that are to come."""
+        self._posting: tuple[Any, str, str, str] | None = None
+        """The worker, the request, its name there and the other server of the transfer that is being made."""
+        self._posts: dict[Any, Post] = {}
+        """By handle."""
+        self._numbers = 0
+        self._watched: list[Any] = []
+        """Agents of the library that are hooked."""
+        self._hooked = False
+
+    def start(self, scheduler: Any) -> str | None:
+        """A new scheduler: nothing is on its way. The host's name, if its connector is NIXL's and observed."""
+        connector, parallel = scheduler.connector, scheduler.vllm_config.parallel_config
+        side = getattr(connector, "connector_scheduler", None)
+        if f"{PACKAGE}.pull_worker" not in sys.modules or not type(side).__module__.startswith(f"{PACKAGE}."):
+            return None
+        if parallel.world_size > 1 or parallel.distributed_executor_backend not in (None, "uni"):
+            return None
+        for memory in (self._asked, self._coming, self._posts):
+            memory.clear()
+        self._engine = connector.engine_id
+        hooks = self._attached.hooks
+        hooks.hook(side, "get_num_new_matched_tokens", after=self._matched)
+        hooks.hook(side, "update_state_after_alloc", before=self._comes)
+        hooks.hook(side, "request_finished", after=self._finished)
+        if not self._hooked:
+            self._hooked = True
+            for name, (kind, posts) in POSTS.items():
+                worker = getattr(sys.modules[f"{PACKAGE}.{name}"], kind)
+                hooks.hook(worker, "start_load_kv", before=lambda worker, _: self._watch(worker))
+                self._within(worker, posts)
+        return self._engine
+
+    # The scheduler
+
+    def _matched(self, _: None, __: Any, request: Any, num_computed_tokens: int) -> None:
+        self._asked[request.request_id] = num_computed_tokens
+
+    def _comes(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        """Pages are there for tokens of the other server, which has said that they are ready."""
+        start, params = self._asked.pop(request.request_id, 0), request.kv_transfer_params or {}
+        if not params.get("do_remote_prefill") or not params.get("remote_block_ids"):
+            return
+        self._attached.emit(Receive(f"ready {params['remote_engine_id']} {params['remote_request_id']}"))
+        run, places, stop = self._attached.runs[request.request_id], dict[int, Place](), start + num_external_tokens
+        for group, row in zip(self._attached.groups, blocks.get_block_ids(), strict=True):
+            self._attached.emit(*run.begins(group, stop))
+            for index in range(start // group.size, -(-stop // group.size)):
+                if row[index]:
+                    slots = group.slot(stop) - index * group.page_size
+                    places[row[index]] = Place(run.label(group, index), min(slots, group.page_size))
+        self._coming[request.request_id] = run, places
+
+    def _finished(self, _: None, answer: tuple[bool, Any], request: Any, __: Any) -> None:
+        """A finished request's pages are kept for the other server."""
+        run = self._attached.runs.get(request.request_id)
+        if not answer[0] or run is None or run.keeper != run.name:
+            return
+        for group in self._attached.groups:
+            self._attached.emit(*run.begins(group, request.num_computed_tokens))
+        run.keeper = f"lease {request.request_id}"
+        self._attached.emit(Transfer(run.name, run.keeper), EndHolder(run.name))
+        self._attached.emit(Send(f"ready {self._engine} {request.request_id}"))
+
+    # The worker
+
+    def _within(self, worker: Any, name: str) -> None:
+        """Know for which request a function makes transfers."""
+        original, hooks = getattr(worker, name), self._attached.hooks
+
+        def within(*args: Any, **named: Any) -> Any:
+            self._posting = args[0], named["request_id"], named["remote_request_id"], named["dst_engine_id"]
+            try:
+                return original(*args, **named)
+            finally:
+                self._posting = None
+
+        within.__wrapped__ = original  # type: ignore[attr-defined]
+        hooks.set(worker, name, within)
+
+    def _watch(self, worker: Any) -> None:
+        """Hook the library's agent of a worker, once."""
+        agent = worker.nixl_wrapper
+        if any(agent is one for one in self._watched):
+            return
+        self._watched.append(agent)
+        hooks = self._attached.hooks
+        hooks.hook(agent, "make_prepped_xfer", after=self._made)
+        hooks.hook(agent, "transfer", after=self._posted)
+        hooks.hook(agent, "check_xfer_state", after=self._checked)
+        hooks.hook(agent, "release_xfer_handle", after=self._released)
+        hooks.hook(agent, "send_notif", after=lambda _, __, name, notif_msg: self._says(worker, name, notif_msg))
+        hooks.hook(agent, "get_new_notifs", after=self._heard)
+
+    def _made(self, _: None, handle: Any, kind: str, __: Any, local: Any, ___: Any, remote: Any, **more: Any) -> None:
+        if self._posting is None:
+            return
+        worker, request, there, engine = self._posting
+        info = worker.transfer_topo.get_engine_info(engine)
+        ours = _pages(local, worker.num_blocks, worker._physical_blocks_per_logical_kv_block)
+        theirs = _pages(remote, worker.dst_num_blocks[engine], info.remote_physical_blocks_per_logical)
+        pairs = dict.fromkeys(zip(ours, theirs, strict=True))
+        self._posts[handle] = Post(request, there, engine, [*pairs])
+
+    def _posted(self, _: None, __: Any, handle: Any) -> None:
+        """Blocks are read from the other server, which is notified when that is done."""
+        post = self._posts[handle]
+        run, places = self._coming[post.request]
+        self._numbers += 1
+        post.id = f"read {run.name} {self._numbers}"
+        copies = list[tuple[Use, Use]]()
+        for ours, theirs in post.pairs:
+            place = places.get(ours)
+            labels, stop = (None, 0) if place is None else ([place.label], place.slots)
+            source = Use(None, f"{post.engine}/{POOL}", [theirs], 0, stop, labels, f"{post.engine}/lease {post.remote}")
+            copies.append((source, Use(None, POOL, [ours], 0, stop, labels, run.name)))
+        post.written = [Use(None, POOL, [ours], holder=run.name) for ours, _ in post.pairs]
+        self._attached.emit(Begin(post.id, copies=copies, at="transfer"))
+        self._attached.emit(Send(f"read {post.engine} {post.remote}", after=[post.id]))
+
+    def _checked(self, _: None, state: str, handle: Any) -> None:
+        if handle in self._posts:
+            self._posts[handle].done |= state == "DONE"
+
+    def _released(self, _: None, __: Any, handle: Any) -> None:
+        """The library does no more for a transfer: it is done, or has failed."""
+        post = self._posts.pop(handle, None)
+        if post is not None and post.id:
+            self._attached.emit(End(post.id, unwritten=[] if post.done else post.written))
+
+    def _says(self, worker: Any, name: str, message: bytes) -> None:
+        """The other server learns that its pages are not needed."""
+        if not message.startswith(HEARTBEAT):
+            engine = next(engine for engine, agents in worker._remote_agents.items() if name in agents.values())
+            self._attached.emit(Send(f"read {engine} {_request(message)}"))
+
+    def _heard(self, _: None, notifications: dict[str, list[bytes]]) -> None:
+        for message in [one for several in notifications.values() for one in several]:
+            if not message.startswith(HEARTBEAT):
+                self._attached.emit(Receive(f"read {self._engine} {_request(message)}"))
+
+
+def _request(message: bytes) -> str:
+    """The request that a notification is about."""
+    return message.decode().rsplit(":", 1)[0]
+
+
+def _pages(ids: Any, blocks: int, split: int) -> list[int]:
+    """The pages of descriptors, which number the blocks of one region after the other, `split` a page."""
+    return [int(id) % blocks // split for id in ids]

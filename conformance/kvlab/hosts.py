@@ -1,0 +1,52 @@
+"""The traces of several hosts that are driven in one process, as one trace in the order in which things happen."""
+
+from collections.abc import Mapping, Sequence
+
+from kvattach.hooks import Trace
+from kvconform.traces.hosts import HOST, Names
+from kvspec.memory.events import MemoryEvent, Pool, Wait
+
+
+class Together:
+    """Makes one trace of those of several hosts, with the names that `kvspec merge` gives them."""
+
+    def __init__(self, trace: Trace, hosts: Sequence[str]) -> None:
+        """The header is written when all `hosts` have one."""
+        self._trace, self._waiting = trace, set(hosts)
+        self._pools: dict[str, Pool] = {}
+        self._names = {host: Names(host, hosts, self._pools) for host in hosts}
+
+    def header(self, producer: str, pools: Mapping[str, Pool], host: str | None = None) -> None:
+        """One host's memory was made."""
+        assert host is not None
+        names = self._names[host]
+        names.own.update({name: names.named(name) for name in pools})
+        self._pools.update({names.named(name): pool for name, pool in pools.items()})
+        self._waiting.remove(host)
+        if not self._waiting:
+            self._trace.header(producer, self._pools)
+            for one in self._names:
+                self._trace.emit(Wait(HOST, on=HOST, host=one))
+
+    def of(self, host: str) -> "One":
+        """The trace of one host."""
+        return One(self, host)
+
+    def emit(self, host: str, event: MemoryEvent) -> None:
+        """One event of a host."""
+        self._trace.emit(self._names[host].renamed(event))
+
+
+class One:
+    """The trace of one host of several."""
+
+    def __init__(self, together: Together, host: str) -> None:
+        self._together, self._host = together, host
+
+    def header(self, producer: str, pools: Mapping[str, Pool], host: str | None = None) -> None:
+        """Its memory was made."""
+        self._together.header(producer, pools, self._host)
+
+    def emit(self, event: MemoryEvent) -> None:
+        """One event."""
+        self._together.emit(self._host, event)

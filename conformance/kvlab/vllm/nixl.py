@@ -1,0 +1,325 @@
+"""The NIXL library, played: agents of two servers, whose transfers and notifications arrive when the dice say so.
+
+The connector is the engine's on both sides, its scheduler's and its worker's. Played is what it takes from outside: the
+library's agent, the socket of a handshake, the thread that makes handshakes, and the clock.
+"""
+
+import importlib
+import random
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import msgspec
+
+from kvattach.vllm.nixl import PACKAGE
+from kvlab.device import Point, Stream
+from kvlab.vllm.workload import Workload
+
+KINDS = ("pull",)
+"""The engine's connectors: decode reads what prefill has kept."""
+SERVERS = ("prefill", "decode")
+"""The two hosts; a server's port is its place here, and its clock begins that many hours later."""
+SKEW = 3600.0
+"""Seconds between the clocks of the servers, which count from different moments."""
+LATENCY = 2.0
+"""Seconds that a message, a transfer and a handshake take at most, where nothing is wrong."""
+
+
+@dataclass
+class Posted:
+    """One transfer, from its making to its release."""
+
+    sender: str
+    to: str
+    message: bytes
+    ends: float | None = None
+    """The moment at which it is done; `None`: it is not posted."""
+    failed: bool = False
+
+
+@dataclass
+class Network:
+    """The transfers and messages between the servers. Seconds are the network's own."""
+
+    current: ClassVar["Network"]
+
+    work: Workload
+    now: float = 0.0
+    here: str = ""
+    """The server at work."""
+    schedulers: dict[str, Any] = field(default_factory=dict)
+    """The scheduler's side of each server's connector."""
+    transfers: dict[int, Posted] = field(default_factory=dict)
+    _dice: random.Random = field(init=False)
+    _messages: list[tuple[float, str, str, bytes]] = field(default_factory=list)
+    """When it arrives, for which agent, from which, and what it says."""
+    _numbers: int = 0
+
+    def __post_init__(self) -> None:
+        self._dice = random.Random(self.work.seed + 4)
+        Network.current = self
+
+    @property
+    def clock(self) -> float:
+        """Seconds on the clock of the server at work."""
+        return self.now + SKEW * (1 + SERVERS.index(self.here))
+
+    def takes(self) -> float:
+        """Seconds that something takes."""
+        return self._dice.random() * LATENCY
+
+    def number(self) -> int:
+        """A handle."""
+        self._numbers += 1
+        return self._numbers
+
+    def send(self, sender: str, to: str, message: bytes, at: float) -> None:
+        """A notification goes out at a moment."""
+        self._messages.append((at + self.takes(), to, sender, message))
+
+    def arrived(self, agent: str) -> dict[str, list[bytes]]:
+        """The notifications that an agent has got since the last time, by their senders."""
+        got: dict[str, list[bytes]] = {}
+        for message in sorted(one for one in self._messages if one[0] <= self.now and one[1] == agent):
+            self._messages.remove(message)
+            got.setdefault(message[2], []).append(message[3])
+        return got
+
+
+class Agent:
+    """Stands in for `nixl_agent`: it moves nothing, and says when it has."""
+
+    def __init__(self, name: str, _: object) -> None:
+        """Whatever name the engine gives it, it has that of its server."""
+        self.name = Network.current.here
+
+    def get_reg_descs(self, descriptions: Any, _: str) -> Any:
+        """They are what they are."""
+        return descriptions
+
+    def register_memory(self, *_: object, **__: object) -> None:
+        """Any memory will do."""
+
+    def deregister_memory(self, _: object) -> None:
+        """Nothing is kept of it."""
+
+    def get_agent_metadata(self) -> bytes:
+        """The name by which the other one finds it."""
+        return self.name.encode()
+
+    def add_remote_agent(self, metadata: bytes) -> str:
+        """Its name."""
+        return metadata.decode()
+
+    def remove_remote_agent(self, name: str) -> None:
+        """Nothing is kept of it."""
+
+    def check_remote_metadata(self, name: str) -> bool:
+        """They are never lost."""
+        return True
+
+    def prep_xfer_dlist(self, agent: str, descriptions: Any, **_: object) -> str:
+        """A list of descriptions stands for the agent whose memory they describe."""
+        return self.name if agent == "NIXL_INIT_AGENT" else agent
+
+    def release_dlist_handle(self, handle: str) -> None:
+        """Nothing is kept of it."""
+
+    def make_prepped_xfer(
+        self, kind: str, local: str, local_ids: Any, remote: str, remote_ids: Any, notif_msg: bytes = b""
+    ) -> int:
+        """A transfer that is ready to be posted."""
+        network = Network.current
+        handle = network.number()
+        network.transfers[handle] = Posted(self.name, remote, notif_msg)
+        return handle
+
+    def transfer(self, handle: int) -> str:
+        """Post it: it notifies the other agent when it is done."""
+        network = Network.current
+        posted = network.transfers[handle]
+        posted.ends = network.now + network.takes()
+        network.send(self.name, posted.to, posted.message, posted.ends)
+        return "PROC"
+
+    def check_xfer_state(self, handle: int) -> str:
+        """How far it is."""
+        posted = Network.current.transfers[handle]
+        assert posted.ends is not None
+        if Network.current.now < posted.ends:
+            return "PROC"
+        return "ERR" if posted.failed else "DONE"
+
+    def get_xfer_telemetry(self, handle: int) -> Any:
+        """Figures, of which there are none."""
+        return SimpleNamespace(xferDuration=1, postDuration=1, totalBytes=1, descCount=1)
+
+    def release_xfer_handle(self, handle: int) -> None:
+        """It is over."""
+        del Network.current.transfers[handle]
+
+    def send_notif(self, agent: str, notif_msg: bytes) -> None:
+        """A notification without a transfer."""
+        Network.current.send(self.name, agent, notif_msg, Network.current.now)
+
+    def get_new_notifs(self) -> dict[str, list[bytes]]:
+        """The notifications that have arrived."""
+        return Network.current.arrived(self.name)
+
+
+class Socket:
+    """Stands in for the socket of a handshake: the other server's listener answers at once."""
+
+    def __init__(self, port: int) -> None:
+        self._server = SERVERS[port]
+        self._asked: Any = None
+
+    def setsockopt(self, *_: object) -> None:
+        """It never waits."""
+
+    def send(self, message: bytes) -> None:
+        """Ask for the description of a rank's memory."""
+        _, pipeline, tensor = msgspec.msgpack.decode(message)
+        self._asked = pipeline, tensor
+
+    def recv_multipart(self) -> list[bytes]:
+        """The description, and the time on the other server's clock."""
+        network = Network.current
+        clock = network.now + SKEW * (1 + SERVERS.index(self._server))
+        return [network.schedulers[self._server]._handshake_data[self._asked], msgspec.msgpack.encode(clock)]
+
+
+class Later:
+    """Stands in for the thread that makes handshakes: each is made when the drive says so."""
+
+    def __init__(self) -> None:
+        self._asked: list[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]]] = []
+
+    def submit(self, do: Callable[..., Any], *args: Any) -> "Future[Any]":
+        """Ask for a handshake."""
+        future: Future[Any] = Future()
+        self._asked.append((future, do, args))
+        return future
+
+    def one(self) -> None:
+        """Make the next handshake, if one was asked for."""
+        if self._asked:
+            future, do, args = self._asked.pop(0)
+            try:
+                future.set_result(do(*args))
+            except Exception as error:
+                future.set_exception(error)
+
+    def shutdown(self, *_: object, **__: object) -> None:
+        """It is no thread."""
+
+
+@contextmanager
+def _socket(_: object, path: str) -> Iterator[Socket]:
+    yield Socket(int(path.rsplit(":", 1)[1]))
+
+
+def prepared() -> str:
+    """Let the connector run on a played network for the rest of this process.
+
+    Answers why the release's cannot be driven; empty if it can.
+    """
+    try:
+        modules: list[Any] = [
+            importlib.import_module(f"{PACKAGE}.{name}")
+            for name in ("base_scheduler", "pull_scheduler", "base_worker", "pull_worker", "connector")
+        ]
+    except (ImportError, AttributeError, TypeError) as error:
+        return f"its NIXL connector cannot be imported: {error}"
+    base, worker = modules[0], modules[2]
+    clock = SimpleNamespace(perf_counter=lambda: Network.current.clock)
+    for module in modules[:4]:
+        module.time = clock
+    base.current_platform = worker.current_platform = SimpleNamespace(
+        device_type="cuda", get_nixl_memory_type=lambda: None, set_device=lambda _: None, is_rocm=lambda: False
+    )
+    base.NixlBaseConnectorScheduler._nixl_handshake_listener = staticmethod(lambda _, ready, *__: ready.set())
+    backend = SimpleNamespace(get_name=lambda: "played")
+    played: dict[str, Any] = {
+        "NixlWrapper": Agent,
+        "nixl_agent_config": None,
+        "check_nixl_version": lambda _: None,
+        "get_tensor_model_parallel_rank": lambda: 0,
+        "get_tensor_model_parallel_world_size": lambda: 1,
+        "get_current_attn_backends": lambda _: [backend],
+        "get_current_attn_backends_and_specs": lambda *_: ([backend], []),
+        "select_common_block_size": lambda size, *_: size,
+        "compute_nixl_compatibility_hash": lambda *_, **__: "played",
+        "make_zmq_path": lambda _, host, port: f"{host}:{port}",
+        "zmq_ctx": _socket,
+    }
+    for name, value in played.items():
+        setattr(worker, name, value)
+    return ""
+
+
+def configured(work: Workload, transfer: Any) -> Any:
+    """The configuration of a server's connector."""
+    transfer.engine_id = work.server
+    transfer.is_kv_producer, transfer.is_kv_consumer = work.server == "prefill", work.server == "decode"
+    transfer.kv_role = "kv_producer" if transfer.is_kv_producer else "kv_consumer"
+    transfer.kv_buffer_device = "cuda"
+    transfer.kv_connector_extra_config = {}
+    transfer.get_from_extra_config = transfer.kv_connector_extra_config.get
+    return transfer
+
+
+def connector(config: Any, kv_cache_config: Any, *, worker: bool) -> Any:
+    """One side of the engine's own connector."""
+    from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
+
+    module: Any = importlib.import_module(f"{PACKAGE}.connector")
+    role = KVConnectorRole.WORKER if worker else KVConnectorRole.SCHEDULER
+    made = module.NixlPullConnector(config, role, kv_cache_config)
+    if not worker:
+        network = Network.current
+        network.schedulers[network.here] = made.connector_scheduler
+        made.connector_scheduler.side_channel_port = SERVERS.index(network.here)
+    return made
+
+
+class Worker:
+    """One server's worker: it queues launches, posts transfers, and reports what it sees done."""
+
+    def __init__(self, work: Workload, config: Any, kv_cache_config: Any, scheduler: Any) -> None:
+        """Its memory is there, and the other server can ask for its description. `torch.cuda` is stood in for."""
+        import torch
+
+        self._connector = connector(config, kv_cache_config, worker=True)
+        worker = self._connector.connector_worker
+        self.thread = worker._handshake_initiation_executor = Later()
+        spec = kv_cache_config.kv_cache_groups[0].kv_cache_spec
+        memory = torch.zeros((work.blocks, spec.page_size_bytes), dtype=torch.uint8)
+        layers = [layer for group in kv_cache_config.kv_cache_groups for layer in group.layer_names]
+        self._connector.register_kv_caches(dict.fromkeys(layers, memory))
+        described = {(0, 0): self._connector.get_handshake_metadata()}
+        scheduler.connector.set_xfer_handshake_metadata_pp_aware(described)
+
+    def execute(self, output: Any) -> tuple[Any, Point]:
+        """Play `execute_model` for one output of the scheduler: what is reported with it, and when it is computed."""
+        from vllm.v1.outputs import KVConnectorOutput
+
+        worker = self._connector
+        worker.bind_connector_metadata(output.kv_connector_metadata)
+        Stream.current.queue()
+        computed = Stream.current.end
+        worker.start_load_kv(None)
+        worker.wait_for_save()
+        results = worker.get_transfer_results(output.finished_req_ids)
+        report = KVConnectorOutput(
+            finished_sending=results.finished_sending,
+            finished_recving=results.finished_recving,
+            failed_recving=results.failed_recving,
+            invalid_block_ids=worker.get_block_ids_with_load_errors(),
+        )
+        worker.clear_connector_metadata()
+        return report, computed

@@ -1,0 +1,174 @@
+"""A drive of two servers: prefill and decode, each with its scheduler and its worker, between them a played network."""
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+
+from kvattach.hooks import Hooks
+from kvlab.device import Stream, stood_in
+from kvlab.hosts import Together
+from kvlab.traffic import last_ones
+from kvlab.vllm.driver import DRAIN, Drive, StuckError
+from kvlab.vllm.driver import driven as driven_alone
+from kvlab.vllm.engine import configured, make_request
+from kvlab.vllm.nixl import KINDS, SERVERS, Network, Worker
+from kvlab.vllm.workload import Workload
+
+TICK = 0.6
+"""Seconds of the network's time between two turns of servers, at most."""
+
+
+@dataclass
+class Server(Drive):
+    """One of the two: what it does happens while it is `at_work`, with its hooks and its stream, as in a process."""
+
+    network: Network = field(kw_only=True)
+    trace: Any = field(kw_only=True)
+    prompts: dict[str, list[int]] = field(default_factory=dict)
+    """Those of its requests."""
+    ended: list[tuple[str, Any]] = field(default_factory=list)
+    """Requests that have ended, and what the other server is to know of them."""
+
+    def __post_init__(self) -> None:
+        from kvattach.vllm.hooks import Attached
+
+        self.hooks = Attached(self.trace).hooks
+        self.stream = Stream()
+        try:
+            self.network.here, Stream.current = self.work.server, self.stream
+            super().__post_init__()
+            self._worker = Worker(self.work, *configured(self.work), self.scheduler)
+        finally:
+            self.hooks.detach()
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Its process runs."""
+        self.network.here, Stream.current = self.work.server, self.stream
+        self.hooks.attach()
+        try:
+            yield
+        finally:
+            self.hooks.detach()
+
+    def add(self, name: str, prompt: list[int], params: dict[str, Any] | None) -> None:
+        """A request arrives; `params` are those of its transfer."""
+        self.prompts[name] = prompt
+        tokens = 1 if self.work.server == "prefill" else self._dice.randrange(1, 9)
+        request = make_request(self.work, name, list(prompt), tokens)
+        request.kv_transfer_params = params
+        self._engine(self.scheduler.add_request, request)
+
+    def turn(self) -> None:
+        """One turn of its engine, which may have nothing to do."""
+        if self._dice.random() < 0.5:
+            self._worker.thread.one()
+        if self._dice.random() < self.work.abort / 2:
+            self._abort()
+        self._step()
+
+    @property
+    def done(self) -> bool:
+        """Whether it has nothing to do."""
+        return not self._in_flight and not self.scheduler.has_requests()
+
+    def _answered(self, outputs: dict[int, Any]) -> None:
+        for answer in outputs.values():
+            self.ended += [(one.request_id, one.kv_transfer_params) for one in answer.outputs if one.finish_reason]
+
+
+class Pair:
+    """A prefill and a decode server, and the router that brings a request first to the one, then to the other."""
+
+    def __init__(self, work: Workload, together: Together) -> None:
+        self.work, self.network = work, Network(work)
+        self._dice = random.Random(work.seed + 5)
+        self._arrived = 0
+        self._routed: list[tuple[float, str, list[int], Any]] = []
+        """Requests on their way to decode, and when they are there."""
+        self.servers = [
+            Server(replace(work, server=server), network=self.network, trace=together.of(server)) for server in SERVERS
+        ]
+
+    def run(self, steps: int = 5000) -> Counter[str]:
+        """Run to the end.
+
+        Raises:
+            StuckError: requests are left after `steps` turns, or `DRAIN` turns after the last fault.
+            EngineGaveUp: an engine raised an error.
+            RuntimeError: a hook has failed.
+        """
+        done, calm = 0, False
+        while done < steps:
+            left = sum(len(server.scheduler.requests) for server in self.servers)
+            if self._arrived >= self.work.requests and left <= last_ones(self.work.running) and not calm:
+                calm, steps = True, min(steps, done + DRAIN)
+                self._calm_down()
+            self._turn()
+            done += 1
+            if calm and not self._routed and all(server.done for server in self.servers):
+                return sum((server.happened for server in self.servers), Counter(drained=1))
+        standing = [
+            f"{one.work.server}: {one._standing(one.scheduler.requests)}" for one in self.servers if not one.done
+        ]
+        raise StuckError(f"requests are left after {done} turns: {'; '.join(standing)}")
+
+    def _calm_down(self) -> None:
+        """From now on no request is aborted."""
+        self.work = self.network.work = replace(self.work, abort=0.0)
+        for server in self.servers:
+            server.work = replace(server.work, abort=0.0)
+
+    def _turn(self) -> None:
+        self.network.now += self._dice.random() * TICK
+        prefill, decode = self.servers
+        server = self._dice.choice(self.servers)
+        with server.at_work():
+            if server is prefill and self._arrived < self.work.requests and self._dice.random() < 0.5:
+                self._arrive(prefill)
+            if server is decode:
+                for routed in [one for one in self._routed if one[0] <= self.network.now]:
+                    self._routed.remove(routed)
+                    decode.add(*routed[1:])
+            server.turn()
+        if server.hooks.problem is not None:
+            raise RuntimeError(server.hooks.problem)
+        for name, params in prefill.ended:
+            # A router that gets no parameters lets decode compute all of it.
+            sent = msgspec.json.decode(msgspec.json.encode(params))
+            prompt = prefill.prompts[name]
+            self._routed.append((self.network.now + self.network.takes(), f"d{name[1:]}", prompt, sent))
+        prefill.ended.clear()
+
+    def _arrive(self, prefill: Server) -> None:
+        self._arrived += 1
+        document = list(self._dice.choice(self.work.documents or ((1, 2, 3, 4, 5, 6, 7, 8),)))
+        prompt = document[: self._dice.randrange(1, len(document) + 1)]
+        prompt += [self._dice.randrange(1, 9) for _ in range(self._dice.randrange(8))]
+        prompt = prompt[: self.work.longest // 2]
+        while not self.work.whole and self.work.leaves_out(len(prompt)):
+            prompt.append(1)
+        prefill.add(f"p{self._arrived}", prompt, {"do_remote_decode": True, "do_remote_prefill": False})
+
+
+def driven(work: Workload, hooks: Hooks) -> Counter[str]:
+    """Drive one workload. Two servers have hooks of their own, in the place of `hooks`, whose trace is that of both.
+
+    Raises:
+        StuckError, EngineGaveUp, RuntimeError: as `Pair.run`.
+    """
+    import torch
+
+    if work.connector not in KINDS:
+        return driven_alone(work)
+    hooks.detach()
+    try:
+        with stood_in(torch):
+            return Pair(work, Together(hooks.trace, SERVERS)).run()
+    finally:
+        hooks.attach()

@@ -1,0 +1,291 @@
+"""Two servers with vLLM's NIXL connector: what is told of leases, transfers and messages, and drives of both."""
+
+import json
+import subprocess
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kvattach.hooks import Hooks
+from kvattach.vllm.nixl import PACKAGE, Nixl
+from kvattach.vllm.residency import Group, Run
+from kvcheck import Checker
+from kvlab.hosts import Together
+from kvlab.vllm.workload import servers_workload
+from kvspec.memory.events import Begin, End, EndHolder, Event, Map, Pool, Receive, Release, Send, Take, Transfer
+from tests.kvlab.test_vllm import release
+
+FULL = Group(0, 4, 0, False, 4)
+POOLS = {"kv": Pool(page_size=4, num_pages=20, first_page=0, padding=[0])}
+
+
+class Kept:
+    """A trace that keeps its events, and checks them."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.found: list[str] = []
+
+    def header(self, producer: str, pools: Any, host: str | None = None) -> None:
+        self.checker = Checker(pools)
+
+    def emit(self, event: Any) -> None:
+        self.events.append(event)
+        self.found += [finding.code for finding in self.checker.step(event)]
+
+
+class Side:
+    """The scheduler's side of a connector: it says what it is told to say."""
+
+    __module__ = f"{PACKAGE}.pull_scheduler"
+
+    def get_num_new_matched_tokens(self, *_: Any) -> tuple[int, bool]:
+        return 0, False
+
+    def update_state_after_alloc(self, *_: Any) -> None: ...
+
+    def request_finished(self, *_: Any) -> tuple[bool, Any]:
+        return True, {}
+
+
+class Agent:
+    """The library's agent: its handles are numbers."""
+
+    def __init__(self) -> None:
+        self.state, self.notified = "DONE", dict[str, list[bytes]]()
+
+    def make_prepped_xfer(self, *_: Any, **__: Any) -> int:
+        return 7
+
+    def transfer(self, handle: int) -> None: ...
+
+    def check_xfer_state(self, handle: int) -> str:
+        return self.state
+
+    def release_xfer_handle(self, handle: int) -> None: ...
+
+    def send_notif(self, agent: str, notif_msg: bytes) -> None: ...
+
+    def get_new_notifs(self) -> dict[str, list[bytes]]:
+        return self.notified
+
+
+class Worker:
+    """A worker that reads page 6 of prefill, and the half of its page 7, into 3 and 4."""
+
+    num_blocks, _physical_blocks_per_logical_kv_block, dst_num_blocks = 20, 1, {"prefill": 20}
+    _remote_agents = {"prefill": {(0, 0): "an agent"}}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        self.nixl_wrapper = Agent()
+        info = SimpleNamespace(remote_physical_blocks_per_logical=1)
+        self.transfer_topo = SimpleNamespace(get_engine_info=lambda _: info)
+
+    def start_load_kv(self, metadata: Any) -> None: ...
+
+    def _read_blocks(self, *, request_id: str, remote_request_id: str, dst_engine_id: str, posts: bool = True) -> None:
+        agent = self.nixl_wrapper
+        if posts:
+            agent.transfer(agent.make_prepped_xfer("READ", "ours", [3, 4], "theirs", [6, 7], notif_msg=b"p1:1"))
+        else:
+            agent.send_notif("an agent", notif_msg=b"p1:1")
+
+
+class Host:
+    """One server, as its hooks see it."""
+
+    def __init__(self, name: str, request: str, together: Together) -> None:
+        self.hooks = Hooks(together.of(name))
+        self.groups = [FULL]
+        self.request = SimpleNamespace(
+            request_id=request,
+            _all_token_ids=[5, 6, 7, 8, 9, 1],
+            mm_features=(),
+            num_computed_tokens=6,
+            kv_transfer_params=None,
+        )
+        self.run = Run(f"{request}.1", self.request, self.groups)
+        self.runs = {request: self.run}
+        self.connector = SimpleNamespace(connector_scheduler=Side(), engine_id=name)
+        parallel = SimpleNamespace(world_size=1, distributed_executor_backend=None)
+        self.nixl = Nixl(self)
+        self.scheduler = SimpleNamespace(
+            connector=self.connector, vllm_config=SimpleNamespace(parallel_config=parallel)
+        )
+        assert self.nixl.start(self.scheduler) == name
+        self.hooks.trace.header("vllm", POOLS, name)
+
+    def emit(self, *events: Any) -> None:
+        for event in events:
+            self.hooks.emit(event)
+
+    def within(self, *_: Any) -> None: ...
+
+
+class Two:
+    """Prefill has computed six tokens into its pages 6 and 7, and decode has pages 3 and 4 for them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        module: Any = ModuleType("pull_worker")
+        module.NixlPullConnectorWorker = type("NixlPullConnectorWorker", (Worker,), dict(vars(Worker)))
+        monkeypatch.setitem(sys.modules, f"{PACKAGE}.pull_worker", module)
+        self.trace = Kept()
+        together = Together(self.trace, ["prefill", "decode"])
+        self.prefill = Host("prefill", "p1", together)
+        self.prefill.hooks.detach()  # the worker below is decode's
+        self.decode = Host("decode", "d1", together)
+        self.worker = module.NixlPullConnectorWorker()
+        self.worker.start_load_kv(None)
+        run = self.prefill.run
+        self.prefill.emit(
+            Take(run.name, "kv", [6, 7]),
+            Map("p1.1/0", run.name, "kv", 0, [6, 7], [run.label(FULL, 0), run.label(FULL, 1)]),
+            Begin("step 1", "gpu", [], [_written()]),
+            End("step 1"),
+        )
+        self.decode.emit(Take(self.decode.run.name, "kv", [3, 4]))
+
+    def keep(self) -> None:
+        """Prefill's request is finished."""
+        self.prefill.hooks.attach()
+        self.prefill.connector.connector_scheduler.request_finished(self.prefill.request, ([6, 7],))
+        self.prefill.hooks.detach()
+
+    def come(self) -> None:
+        """Decode has pages for all six tokens."""
+        side, request = self.decode.connector.connector_scheduler, self.decode.request
+        request.kv_transfer_params = {
+            "do_remote_prefill": True,
+            "remote_block_ids": [[6, 7]],
+            "remote_engine_id": "prefill",
+            "remote_request_id": "p1",
+        }
+        side.get_num_new_matched_tokens(request, 0)
+        side.update_state_after_alloc(request, SimpleNamespace(get_block_ids=lambda: ([3, 4],)), 6)
+
+    def read(self, *, posts: bool = True) -> None:
+        """Decode reads, or says that it need not."""
+        self.worker._read_blocks(request_id="d1", remote_request_id="p1", dst_engine_id="prefill", posts=posts)
+
+    def told(self, *kinds: type[Event]) -> list[Any]:
+        return [event for event in self.trace.events if isinstance(event, kinds)]
+
+
+def _written() -> Any:
+    from kvspec.memory.events import Use
+
+    return Use("p1.1/0", stop=6)
+
+
+@pytest.fixture
+def two(monkeypatch: pytest.MonkeyPatch) -> Two:
+    return Two(monkeypatch)
+
+
+def test_a_finished_request_leaves_a_lease_and_decode_reads_from_that_what_its_own_pages_are_to_mean(two: Two) -> None:
+    two.keep()
+    two.come()
+    two.read()
+    two.worker.nixl_wrapper.check_xfer_state(7)
+    two.worker.nixl_wrapper.release_xfer_handle(7)
+    moved, *_ = two.told(Transfer)
+    assert (moved.old, moved.new) == ("prefill/p1.1", "prefill/lease p1")
+    assert [event.holder for event in two.told(EndHolder)] == ["prefill/p1.1"]
+    ready, read = two.told(Send)
+    assert [event.id for event in two.told(Receive)] == [ready.id]
+    begun, end = two.told(Begin)[-1], two.told(End)[-1]
+    assert read.after == [begun.id] == [end.id] and not end.unwritten
+    (whole, _), (half, target) = begun.copies
+    assert (whole.pool, whole.pages, whole.holder, whole.stop) == ("prefill/kv", [6], "prefill/lease p1", 4)
+    assert (half.pages, half.stop, target.pool, target.pages, target.holder) == (
+        [7],
+        2,
+        "decode/kv",
+        [4],
+        "decode/d1.1",
+    )
+    assert half.labels == [two.decode.run.label(FULL, 1)] != [two.prefill.run.label(FULL, 1)]
+    assert two.trace.found == []
+
+
+def test_a_read_after_the_lease_has_ended_is_found_and_one_that_was_never_said_to_be_ready_is_a_race(two: Two) -> None:
+    two.come()
+    two.read()
+    assert "MEM-RACE/read" in two.trace.found
+    two.keep()
+    two.prefill.emit(Release("lease p1", "kv", [6, 7]))
+    two.trace.found.clear()
+    two.read()
+    assert "MEM-USE/not-held" in two.trace.found
+
+
+def test_a_transfer_that_failed_has_written_nothing_and_one_that_was_not_needed_is_only_told(two: Two) -> None:
+    two.keep()
+    two.come()
+    two.read()
+    two.worker.nixl_wrapper.state = "ERR"
+    two.worker.nixl_wrapper.check_xfer_state(7)
+    two.worker.nixl_wrapper.release_xfer_handle(7)
+    assert [use.pages for use in two.told(End)[-1].unwritten] == [[3], [4]]
+    two.read(posts=False)
+    assert two.told(Send)[-1].id == "read prefill p1" and not two.told(Send)[-1].after
+
+
+def test_a_heartbeat_orders_nothing_and_a_notification_is_received(two: Two) -> None:
+    before = len(two.told(Send, Receive))
+    agent = two.worker.nixl_wrapper
+    agent.send_notif("an agent", notif_msg=b"HB:p1,p2")
+    agent.notified = {"an agent": [b"HB:p1", b"p1:1"]}
+    agent.get_new_notifs()
+    assert [event.id for event in two.told(Send, Receive)[before:]] == ["read decode p1"]
+
+
+def test_a_scheduler_whose_workers_are_other_processes_is_not_observed(two: Two) -> None:
+    two.decode.scheduler.vllm_config.parallel_config.world_size = 2
+    assert two.decode.nixl.start(two.decode.scheduler) is None
+
+
+def test_prompts_of_two_servers_avoid_a_window_that_begins_in_a_block_that_is_left_out() -> None:
+    works = [servers_workload(seed, known=False) for seed in range(40)]
+    assert {work.connector for work in works} == {"pull"} and not any(work.whole for work in works)
+    windows = [work for work in works if work.groups == (("window", 4, 8),)]
+    assert windows and [tokens for tokens in range(1, 17) if windows[0].leaves_out(tokens)] == [11, 15]
+
+
+TRIED = """
+import json, logging, sys
+from pathlib import Path
+from kvlab.drives import CheckedTrace
+from kvlab.vllm import nixl, offloading
+from kvlab.vllm.servers import driven
+from kvlab.vllm.workload import servers_workload
+from kvspec.memory.events import Begin
+
+logging.disable(logging.CRITICAL)
+
+class Counted(CheckedTrace):
+    transfers = 0
+
+    def emit(self, event):
+        self.transfers += isinstance(event, Begin) and event.at == "transfer"
+        super().emit(event)
+
+offloading.prepared(Path(sys.argv[1]))
+assert not nixl.prepared()
+checked = Counted()
+hooks = offloading.attached(checked, offloading=True)
+for seed in range(6):
+    driven(servers_workload(seed, known=False), hooks)
+print(json.dumps([checked.events, checked.transfers, [finding.code for _, finding in checked.found], hooks.problem]))
+"""
+
+
+def test_two_servers_of_a_release_are_clean() -> None:
+    command = [sys.executable, "-c", TRIED, str(release("0.33.0"))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert not done.returncode, done.stderr
+    events, transfers, found, problem = json.loads(done.stdout)
+    assert events > 5_000 and transfers > 100
+    assert found == [] and problem is None
