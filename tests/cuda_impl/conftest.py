@@ -35,16 +35,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip("needs a CUDA GPU, and TRITON_INTERPRET not set")
 
 
-@pytest.fixture(autouse=True, scope="session")
-def quickened_interpreter() -> None:
-    from kvcuda.backend import INTERPRETED
-
-    if INTERPRETED:
-        from tests.cuda_impl.quickened import quicken
-
-        quicken()
-
-
 @pytest.fixture(autouse=True)
 def shuffled_jobs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     from kvcuda.backend import INTERPRETED

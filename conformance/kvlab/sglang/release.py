@@ -111,6 +111,9 @@ def load(folder: Path) -> Release:
     try:
         import torch
 
+        from kvcuda.interpreter import quicken
+
+        quicken()
         vars(torch).update(compile=_as_it_is)
         return Release(folder / "sglang")
     except (ImportError, AttributeError) as error:

@@ -61,8 +61,11 @@ def prepare(folder: Path | None) -> None:
     require("SGLang", "torch", "triton", "numpy")
     if folder is None:
         require_installed("sglang")
-        return
-    importable("sglang", "SGLang release", folder, holds="srt/mem_cache", stubs=STOOD_IN, real=REAL)
+    else:
+        importable("sglang", "SGLang release", folder, holds="srt/mem_cache", stubs=STOOD_IN, real=REAL)
+    from kvcuda.interpreter import quicken
+
+    quicken()
 
 
 def version_in(folder: Path) -> str:

@@ -1,4 +1,4 @@
-"""Triton's interpreter at a quarter of the time, with the same results, for tests that launch thousands of kernels.
+"""Triton's interpreter at a quarter of the time, with the same results.
 
 It replaces the functions of Triton's language by interpreted ones at each launch, and again at each call of a function
 in a kernel, and puts them back at the end of a launch. Here that happens once for each function, and they stay. It also
@@ -7,27 +7,32 @@ overflows, and asserts that it does not only where it debugs; here it works that
 """
 
 from functools import cache
-from typing import Any
-
-from kvcuda import backend as _backend  # noqa: F401
-
-# kvcuda decides how kernels are decorated, so it comes before triton.
-from triton.runtime import interpreter  # isort: skip
+from typing import Protocol
 
 
+class _Type(Protocol):
+    """A type of Triton's language."""
+
+    name: str
+    scalar: "_Type"
+
+
+@cache
 def quicken() -> None:
     """Make it quick for the rest of the process. A release of Triton with other insides stays as it is."""
+    from triton.runtime import interpreter
+
     if not hasattr(interpreter, "_LangPatchScope"):
         return
     patch, np_dtype = interpreter._patch_lang, interpreter._get_np_dtype
-    known: dict[str, Any] = {}
+    known: dict[str, object] = {}
 
     @cache
     def patch_once(function: object) -> object:
         patch(function)
         return interpreter._LangPatchScope()
 
-    def known_dtype(type: Any) -> Any:
+    def known_dtype(type: _Type) -> object:
         scalar = type.scalar
         if scalar.name not in known:
             known[scalar.name] = np_dtype(scalar)
