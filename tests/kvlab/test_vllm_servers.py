@@ -13,7 +13,8 @@ from kvattach.vllm.nixl import PACKAGE, Nixl
 from kvattach.vllm.residency import Group, Run
 from kvcheck import Checker
 from kvlab.hosts import Together
-from kvlab.vllm.workload import servers_workload
+from kvlab.vllm.nixl import LATENCY, Network
+from kvlab.vllm.workload import Workload, servers_workload
 from kvspec.memory.events import Begin, End, EndHolder, Event, Map, Pool, Receive, Release, Send, Take, Transfer
 from tests.kvlab.test_vllm import release
 
@@ -193,10 +194,11 @@ def test_a_finished_request_leaves_a_lease_and_decode_reads_from_that_what_its_o
     moved, *_ = two.told(Transfer)
     assert (moved.old, moved.new) == ("prefill/p1.1", "prefill/lease p1")
     assert [event.holder for event in two.told(EndHolder)] == ["prefill/p1.1"]
-    ready, read = two.told(Send)
+    ready, read, over = two.told(Send)
     assert [event.id for event in two.told(Receive)] == [ready.id]
     begun, end = two.told(Begin)[-1], two.told(End)[-1]
     assert read.after == [begun.id] == [end.id] and not end.unwritten
+    assert over.id == "over prefill p1" and two.trace.events[-1] is over
     (whole, _), (half, target) = begun.copies
     assert (whole.pool, whole.pages, whole.holder, whole.stop) == ("prefill/kv", [6], "prefill/lease p1", 4)
     assert (half.pages, half.stop, target.pool, target.pages, target.holder) == (
@@ -233,6 +235,17 @@ def test_a_transfer_that_failed_has_written_nothing_and_one_that_was_not_needed_
     assert two.told(Send)[-1].id == "read prefill p1" and not two.told(Send)[-1].after
 
 
+def test_a_network_that_fails_is_in_time_for_what_keeps_leases_if_it_is_steady() -> None:
+    def late(message: bytes, *, steady: bool) -> bool:
+        network = Network(Workload(late=1.0, lost=0.3, doubled=0.3, steady=steady))
+        for _ in range(40):
+            network.send("decode", "prefill", message, 0.0)
+        return any(at > LATENCY for at, *_ in network._messages)
+
+    assert not late(b"HB:p1", steady=True)
+    assert late(b"HB:p1", steady=False) and late(b"p1:1", steady=True)
+
+
 def test_a_heartbeat_orders_nothing_and_a_notification_is_received(two: Two) -> None:
     before = len(two.told(Send, Receive))
     agent = two.worker.nixl_wrapper
@@ -260,7 +273,8 @@ from pathlib import Path
 from kvlab.drives import CheckedTrace
 from kvlab.vllm import nixl, offloading
 from kvlab.vllm.servers import driven
-from kvlab.vllm.workload import servers_workload
+from kvlab.vllm.nixl import LATENCY, Network
+from kvlab.vllm.workload import Workload, servers_workload
 from kvspec.memory.events import Begin
 
 logging.disable(logging.CRITICAL)

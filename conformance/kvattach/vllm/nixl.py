@@ -184,6 +184,7 @@ class Nixl:
         post = self._posts.pop(handle, None)
         if post is not None and post.id:
             self._attached.emit(End(post.id, unwritten=[] if post.done else post.written))
+            self._attached.emit(Send(over(post.engine, post.remote)))
 
     def _says(self, worker: Any, name: str, message: bytes) -> None:
         """The other server learns that its pages are not needed."""
@@ -195,6 +196,14 @@ class Nixl:
         for message in [one for several in notifications.values() for one in several]:
             if not message.startswith(HEARTBEAT):
                 self._attached.emit(Receive(f"read {self._engine} {_request(message)}"))
+
+
+def over(engine: str, request: str) -> str:
+    """The message that no transfer of a request's pages is under way any more.
+
+    No engine receives it: a lease ends by the clock, which orders no two servers. A drive with one clock for both may.
+    """
+    return f"over {engine} {request}"
 
 
 def _request(message: bytes) -> str:

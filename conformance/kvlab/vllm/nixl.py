@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from kvattach.vllm.nixl import PACKAGE
+from kvattach.vllm.nixl import HEARTBEAT, PACKAGE
 from kvlab.device import Point, Stream
 from kvlab.vllm.workload import Workload
 
@@ -25,8 +25,8 @@ SERVERS = ("prefill", "decode")
 """The two hosts; a server's port is its place here, and its clock begins that many hours later."""
 SKEW = 3600.0
 """Seconds between the clocks of the servers, which count from different moments."""
-LATENCY = 2.0
-"""Seconds that a message, a transfer and a handshake take at most, where nothing is wrong."""
+LATENCY, LATE = 2.0, 90.0
+"""Seconds that a message and a transfer take at most, where nothing is wrong, and if it is late."""
 
 
 @dataclass
@@ -36,9 +36,10 @@ class Posted:
     sender: str
     to: str
     message: bytes
-    ends: float | None = None
-    """The moment at which it is done; `None`: it is not posted."""
-    failed: bool = False
+    ends: float = 0.0
+    """The moment at which nothing of it is under way any more."""
+    fails: float | None = None
+    """The moment from which it counts as failed."""
 
 
 @dataclass
@@ -68,9 +69,18 @@ class Network:
         """Seconds on the clock of the server at work."""
         return self.now + SKEW * (1 + SERVERS.index(self.here))
 
-    def takes(self) -> float:
-        """Seconds that something takes."""
-        return self._dice.random() * LATENCY
+    def takes(self, *, steady: bool = True) -> float:
+        """Seconds that something takes; `steady`: it is one of those that may be in time whatever else is late."""
+        late = self._dice.random() < self.work.late and not (steady and self.work.steady)
+        return self._dice.random() * (LATE if late else LATENCY)
+
+    def share(self) -> float:
+        """A part of something."""
+        return self._dice.random()
+
+    def fails(self) -> bool:
+        """Whether something fails."""
+        return self._dice.random() < self.work.failing
 
     def number(self) -> int:
         """A handle."""
@@ -78,8 +88,11 @@ class Network:
         return self._numbers
 
     def send(self, sender: str, to: str, message: bytes, at: float) -> None:
-        """A notification goes out at a moment."""
-        self._messages.append((at + self.takes(), to, sender, message))
+        """A notification goes out at a moment: it arrives, or does not, or twice."""
+        steady = message.startswith(HEARTBEAT)
+        lost = self._dice.random() < self.work.lost and not (steady and self.work.steady)
+        times = 0 if lost else 1 + (self._dice.random() < self.work.doubled)
+        self._messages += [(at + self.takes(steady=steady), to, sender, message) for _ in range(times)]
 
     def arrived(self, agent: str) -> dict[str, list[bytes]]:
         """The notifications that an agent has got since the last time, by their senders."""
@@ -139,27 +152,41 @@ class Agent:
         return handle
 
     def transfer(self, handle: int) -> str:
-        """Post it: it notifies the other agent when it is done."""
+        """Post it: it notifies the other agent when it is done.
+
+        Raises:
+            RuntimeError: it cannot be posted.
+        """
         network = Network.current
-        posted = network.transfers[handle]
-        posted.ends = network.now + network.takes()
-        network.send(self.name, posted.to, posted.message, posted.ends)
+        if network.fails():
+            raise RuntimeError("played: not posted")
+        posted, takes = network.transfers[handle], network.takes()
+        posted.ends = network.now + takes
+        if network.fails():
+            posted.fails = network.now + network.share() * takes
+        else:
+            network.send(self.name, posted.to, posted.message, posted.ends)
         return "PROC"
 
     def check_xfer_state(self, handle: int) -> str:
         """How far it is."""
-        posted = Network.current.transfers[handle]
-        assert posted.ends is not None
-        if Network.current.now < posted.ends:
-            return "PROC"
-        return "ERR" if posted.failed else "DONE"
+        posted, now = Network.current.transfers[handle], Network.current.now
+        if posted.fails is not None and posted.fails <= now:
+            return "ERR"
+        return "PROC" if now < posted.ends else "DONE"
 
     def get_xfer_telemetry(self, handle: int) -> Any:
         """Figures, of which there are none."""
         return SimpleNamespace(xferDuration=1, postDuration=1, totalBytes=1, descCount=1)
 
     def release_xfer_handle(self, handle: int) -> None:
-        """It is over."""
+        """It is over.
+
+        Raises:
+            RuntimeError: a part of it is still under way, although it has failed.
+        """
+        if Network.current.now < Network.current.transfers[handle].ends:
+            raise RuntimeError("played: still under way")
         del Network.current.transfers[handle]
 
     def send_notif(self, agent: str, notif_msg: bytes) -> None:
@@ -210,6 +237,8 @@ class Later:
         if self._asked:
             future, do, args = self._asked.pop(0)
             try:
+                if Network.current.fails():
+                    raise RuntimeError("played: no answer")
                 future.set_result(do(*args))
             except Exception as error:
                 future.set_exception(error)

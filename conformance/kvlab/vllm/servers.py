@@ -1,5 +1,6 @@
 """A drive of two servers: prefill and decode, each with its scheduler and its worker, between them a played network."""
 
+import importlib
 import random
 from collections import Counter
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from typing import Any
 import msgspec
 
 from kvattach.hooks import Hooks
+from kvattach.vllm.nixl import PACKAGE, over
 from kvlab.device import Stream, stood_in
 from kvlab.hosts import Together
 from kvlab.traffic import last_ones
@@ -18,6 +20,7 @@ from kvlab.vllm.driver import driven as driven_alone
 from kvlab.vllm.engine import configured, make_request
 from kvlab.vllm.nixl import KINDS, SERVERS, Network, Worker
 from kvlab.vllm.workload import Workload
+from kvspec.memory.events import Receive
 
 TICK = 0.6
 """Seconds of the network's time between two turns of servers, at most."""
@@ -38,6 +41,7 @@ class Server(Drive):
         from kvattach.vllm.hooks import Attached
 
         self.hooks = Attached(self.trace).hooks
+        watch_leases(self.hooks)
         self.stream = Stream()
         try:
             self.network.here, Stream.current = self.work.server, self.stream
@@ -119,8 +123,9 @@ class Pair:
         raise StuckError(f"requests are left after {done} turns: {'; '.join(standing)}")
 
     def _calm_down(self) -> None:
-        """From now on no request is aborted."""
-        self.work = self.network.work = replace(self.work, abort=0.0)
+        """From now on no request is aborted, and the network is as it should be."""
+        self.work = replace(self.work, abort=0.0, failing=0.0, late=0.0, lost=0.0, doubled=0.0)
+        self.network.work = self.work
         for server in self.servers:
             server.work = replace(server.work, abort=0.0)
 
@@ -154,6 +159,17 @@ class Pair:
         while not self.work.whole and self.work.leaves_out(len(prompt)):
             prompt.append(1)
         prefill.add(f"p{self._arrived}", prompt, {"do_remote_decode": True, "do_remote_prefill": False})
+
+
+def watch_leases(hooks: Hooks) -> None:
+    """Emit the order of the drive's one clock: a transfer that was over when a lease ended comes before that."""
+    worker = importlib.import_module(f"{PACKAGE}.base_worker").NixlBaseConnectorWorker
+
+    def ended(before: set[str], _: None, worker: Any, done_sending: set[str]) -> None:
+        for request in done_sending - before:
+            hooks.emit(Receive(over(worker.engine_id, request)))
+
+    hooks.hook(worker, "_reap_expired_send_leases", before=lambda _, done: set(done), after=ended)
 
 
 def driven(work: Workload, hooks: Hooks) -> Counter[str]:

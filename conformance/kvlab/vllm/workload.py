@@ -53,7 +53,15 @@ class Workload:
     stores: float = 0.5
     """How often a finished request's pages are sent away."""
     failing: float = 0.0
-    """How often a load fails."""
+    """How often a load fails; between two servers a handshake, or a transfer, when it is posted or later."""
+    late: float = 0.0
+    """How often something between two servers takes longer than a lease."""
+    lost: float = 0.0
+    """How often a notification between them never arrives."""
+    steady: bool = False
+    """Whether heartbeats, transfers and the router are neither late nor lossy all the same: no lease ends too early."""
+    doubled: float = 0.0
+    """How often one arrives twice."""
     whole: bool = True
     """Whether a load may bring the last token, too; it is computed again then. NIXL's always brings it: where it may
     not, no prompt is so long that the last window begins in a block that was left out."""
@@ -206,7 +214,11 @@ def servers_workload(seed: int, known: bool = True) -> Workload:
         launches=min(base.launches, 2),
         drafts=0,
         eagle=False,
-        failing=0.0,
+        failing=dice.choice((0.0, 0.1, 0.3) if known else (0.0, 0.1)),
+        late=dice.choice((0.0, 0.1)),
+        lost=dice.choice((0.0, 0.1, 0.3)),
+        doubled=dice.choice((0.0, 0.2)),
+        steady=not known,
         reset=0.0,
         sessions=0.0,
     )
