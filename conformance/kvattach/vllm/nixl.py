@@ -18,6 +18,8 @@ PACKAGE = "vllm.distributed.kv_transfer.kv_connector.v1.nixl"
 POSTS = {"pull_worker": ("NixlPullConnectorWorker", "_read_blocks")}
 """Module of a kind of worker -> its class, and the function that posts transfers of one request."""
 HEARTBEAT = b"HB:"
+REMEMBERED = 10_000
+"""Messages of which it is known that they were sent."""
 
 
 @dataclass
@@ -60,6 +62,8 @@ class Nixl:
         """The worker, the request, its name there and the other server of the transfer that is being made."""
         self._posts: dict[Any, Post] = {}
         """By handle."""
+        self._said: dict[str, int] = {}
+        """Messages, and how often each was sent."""
         self._numbers = 0
         self._watched: list[Any] = []
         """Agents of the library that are hooked."""
@@ -73,7 +77,7 @@ class Nixl:
             return None
         if parallel.world_size > 1 or parallel.distributed_executor_backend not in (None, "uni"):
             return None
-        for memory in (self._asked, self._coming, self._posts):
+        for memory in (self._asked, self._coming, self._posts, self._said):
             memory.clear()
         self._engine = connector.engine_id
         hooks = self._attached.hooks
@@ -85,6 +89,7 @@ class Nixl:
             for name, (kind, posts) in POSTS.items():
                 worker = getattr(sys.modules[f"{PACKAGE}.{name}"], kind)
                 hooks.hook(worker, "start_load_kv", before=lambda worker, _: self._watch(worker))
+                hooks.hook(worker, "_get_new_notifs", after=self._heard)
                 self._within(worker, posts)
         return self._engine
 
@@ -147,7 +152,6 @@ class Nixl:
         hooks.hook(agent, "check_xfer_state", after=self._checked)
         hooks.hook(agent, "release_xfer_handle", after=self._released)
         hooks.hook(agent, "send_notif", after=lambda _, __, name, notif_msg: self._says(worker, name, notif_msg))
-        hooks.hook(agent, "get_new_notifs", after=self._heard)
 
     def _made(self, _: None, handle: Any, kind: str, __: Any, local: Any, ___: Any, remote: Any, **more: Any) -> None:
         if self._posting is None:
@@ -173,7 +177,7 @@ class Nixl:
             copies.append((source, Use(None, POOL, [ours], 0, stop, labels, run.name)))
         post.written = [Use(None, POOL, [ours], holder=run.name) for ours, _ in post.pairs]
         self._attached.emit(Begin(post.id, copies=copies, at="transfer"))
-        self._attached.emit(Send(f"read {post.engine} {post.remote}", after=[post.id]))
+        self._attached.emit(Send(self._message(post.engine, post.remote), after=[post.id]))
 
     def _checked(self, _: None, state: str, handle: Any) -> None:
         if handle in self._posts:
@@ -190,12 +194,19 @@ class Nixl:
         """The other server learns that its pages are not needed."""
         if not message.startswith(HEARTBEAT):
             engine = next(engine for engine, agents in worker._remote_agents.items() if name in agents.values())
-            self._attached.emit(Send(f"read {engine} {_request(message)}"))
+            self._attached.emit(Send(self._message(engine, message.decode().rsplit(":", 1)[0])))
 
-    def _heard(self, _: None, notifications: dict[str, list[bytes]]) -> None:
-        for message in [one for several in notifications.values() for one in several]:
-            if not message.startswith(HEARTBEAT):
-                self._attached.emit(Receive(f"read {self._engine} {_request(message)}"))
+    def _message(self, engine: str, request: str) -> str:
+        """The message that a request's pages were read; a further one has another name, for the first is acted upon."""
+        message = f"read {engine} {request}"
+        times = self._said[message] = self._said.pop(message, 0) + 1
+        if len(self._said) > REMEMBERED:
+            del self._said[next(iter(self._said))]
+        return message if times == 1 else f"{message}, {times}"
+
+    def _heard(self, _: None, requests: set[str], __: Any) -> None:
+        for request in requests:
+            self._attached.emit(Receive(f"read {self._engine} {request}"))
 
 
 def over(engine: str, request: str) -> str:
@@ -204,11 +215,6 @@ def over(engine: str, request: str) -> str:
     No engine receives it: a lease ends by the clock, which orders no two servers. A drive with one clock for both may.
     """
     return f"over {engine} {request}"
-
-
-def _request(message: bytes) -> str:
-    """The request that a notification is about."""
-    return message.decode().rsplit(":", 1)[0]
 
 
 def _pages(ids: Any, blocks: int, split: int) -> list[int]:

@@ -22,7 +22,7 @@ from kvlab.vllm.nixl import KINDS, SERVERS, Network, Worker
 from kvlab.vllm.workload import Workload
 from kvspec.memory.events import Receive
 
-TICK = 0.6
+TICK = 1.5
 """Seconds of the network's time between two turns of servers, at most."""
 
 

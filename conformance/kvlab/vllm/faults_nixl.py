@@ -1,0 +1,106 @@
+"""Defects for vLLM's NIXL connector that pulls."""
+
+from kvlab.injection import Defect
+
+
+def pull_defects() -> list[Defect]:
+    """Eleven of them, for 0.33.0."""
+    from vllm.distributed.kv_transfer.kv_connector.v1.nixl.base_worker import NixlBaseConnectorWorker
+    from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_scheduler import NixlPullConnectorScheduler
+    from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_worker import NixlPullConnectorWorker
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    posted = "self.nixl_wrapper.transfer(handle)"
+    notified = "self.nixl_wrapper.send_notif(self._remote_agents[dst_engine_id][(0, remote_rank)], notif_msg=notif_id)"
+    trimmed = "assert num_decode_blocks <= len(prefill_group)"
+    first = "prefill_group = prefill_block_ids[i] = prefill_group[:num_decode_blocks]"
+    results = (NixlBaseConnectorWorker, "get_transfer_results")
+    heard = "notified_req_ids.add(req_id)"
+    return [
+        Defect(
+            "blocks not kept for decode",
+            "a finished request's blocks go back at once",
+            (
+                (
+                    NixlPullConnectorScheduler,
+                    "request_finished",
+                    "return delay_free_blocks, dict(",
+                    "return False, dict(",
+                ),
+            ),
+        ),
+        Defect(
+            "notified too early",
+            "prefill is notified of a read when it is posted",
+            ((NixlPullConnectorWorker, "_read_blocks", posted, f"{notified}; {posted}"),),
+        ),
+        Defect(
+            "read taken for done",
+            "a request goes on while its blocks are still being read",
+            ((NixlBaseConnectorWorker, "_pop_done_transfers", "if not in_progress:", "if True:"),),
+        ),
+        Defect(
+            "first blocks read",
+            "behind a hit, the blocks that were found are read in the place of those that were not",
+            ((NixlBaseConnectorWorker, "_apply_prefix_caching", trimmed, first),),
+        ),
+        Defect(
+            "failed read taken for done",
+            "blocks that could not be read count as read",
+            (
+                (*results, "if req_id in failed_recv_reqs:", "if False:"),
+                (*results, "failed_recving=failed_recv_reqs", "failed_recving=set()"),
+            ),
+        ),
+        Defect(
+            "failed read taken for over",
+            "blocks go back although a part of a read that has failed is still under way",
+            ((NixlBaseConnectorWorker, "_try_release_xfer_handle", "return False", "return True"),),
+        ),
+        Defect(
+            "lease without an end",
+            "blocks of which the notification is lost are kept for ever",
+            ((NixlBaseConnectorWorker, "_reap_expired_send_leases", "if now >= expires", "if False"),),
+        ),
+        Defect(
+            "heartbeat ignored",
+            "a lease ends while its request waits at decode",
+            ((NixlBaseConnectorWorker, "_handle_heartbeat", "max(old, new_expiry)", "old"),),
+        ),
+        Defect(
+            "other lease ended",
+            "a notification ends the oldest lease",
+            (
+                (
+                    NixlPullConnectorWorker,
+                    "_get_new_notifs",
+                    heard,
+                    heard.replace("req_id)", "next(iter(self._reqs_to_send), req_id))"),
+                ),
+            ),
+        ),
+        Defect(
+            "aborted while it is read",
+            "an aborted request's blocks go back while they are still being written by a read",
+            (
+                (
+                    Scheduler,
+                    "finish_requests",
+                    "request.request_id not in self.finished_recving_kv_req_ids",
+                    "False",
+                ),
+            ),
+        ),
+        Defect(
+            "read over what was found",
+            "blocks that were found in decode's own cache are read, too",
+            (
+                (
+                    NixlPullConnectorScheduler,
+                    "update_state_after_alloc",
+                    "blocks.get_unhashed_block_ids_all_groups()",
+                    "blocks.get_block_ids()",
+                ),
+            ),
+        ),
+    ]
