@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from kvattach.hooks import Hooks, RuleBroken, Trace, is_error
+from kvattach.hooks import Hooks, RuleBroken, is_error
 from kvattach.patches import Patches
 from kvcheck import Checker, Finding
 from kvlab.injection import Defect, NotInjected, inject_fault
@@ -50,6 +50,11 @@ class CheckedTrace:
         assert self._checker is not None
         self.events += 1
         self.found += [(self.events, finding) for finding in self._checker.step(event)]
+
+    def find(self, finding: Finding) -> None:
+        """A finding that the driver makes, and no event shows."""
+        assert self._checker is not None
+        self.found.append((self.events, msgspec.structs.replace(finding, event=self._checker.state.event)))
 
     @property
     def first(self) -> tuple[int, Finding] | None:
@@ -103,7 +108,7 @@ class Trial:
     """An engine that can be driven. `run` takes a seed; its exceptions count as `failed` if a fault is injected."""
 
     name: str
-    attach: Callable[[Trace], Hooks]
+    attach: Callable[[CheckedTrace], Hooks]
     run: Callable[[int], None]
     defects: list[Defect]
     fix: Callable[[Patches], None] | None = None

@@ -14,6 +14,8 @@ EOS = 0
 STUCK = "the requests never finish"
 DRAIN = 2_000
 """Loops in which the last requests end."""
+CHATS = 3
+"""Chats that may go on: the last ones."""
 ERRORS = (AssertionError, IndexError, KeyError, RuntimeError, ValueError)
 """Errors with which an engine gives up. Others are those of a stub that does not fit the engine."""
 
@@ -40,6 +42,8 @@ class Traffic:
         self._last = last_ones(running)
         self.rng, self.left, self.longest, self._alphabet = rng, requests, longest, alphabet
         self._stems = [self.tokens(longest) for _ in range(stems)]
+        self.texts: list[list[int]] = []
+        """Prompts with their answers, from which chats go on."""
         self.live: list[Any] = []
         """Requests that have arrived and have not finished."""
         self._loops = self._count = self._drained = 0
@@ -85,9 +89,10 @@ class Traffic:
         return self._count
 
     def prompt(self, length: int, shared: int | None = None) -> list[int]:
-        """A prompt that has `shared` tokens of a stem; without a number it is drawn."""
+        """A prompt that has `shared` tokens of a stem, or of a chat; without a number it is drawn."""
         shared = self.rng.randint(0, length) if shared is None else shared
-        return self.rng.choice(self._stems)[:shared] + self.tokens(length - shared)
+        start = self.rng.choice([*self._stems, *self.texts[-CHATS:]])[:shared]
+        return start + self.tokens(length - len(start))
 
     def tokens(self, count: int) -> list[int]:
         """Random tokens."""
@@ -96,10 +101,6 @@ class Traffic:
     def length(self, parts: int) -> int:
         """The length of a prompt or an output, at most one of so many `parts` of the longest."""
         return self.rng.randint(1, max(1, self.longest // parts))
-
-    def sampled(self, ends: float = 0.05) -> int:
-        """A request's next token; `ends`: how often it is the last one."""
-        return EOS if self.rng.random() < ends else self.rng.randint(1, self._alphabet)
 
     def aborted(self, aborts: float) -> Any | None:
         """The request that is aborted now, if one is; `aborts`: how often one is."""

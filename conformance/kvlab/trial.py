@@ -4,10 +4,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from kvcheck.words import describe
 from kvlab.drives import Trial, drive_trial
 from kvlab.injection import NotInjected
 from kvlab.stubs import EngineError
+from kvlab.tokens import describe
 
 ATTACHED = ("vllm", "sglang", "sglang-jax", "mini-sglang", "nano-vllm")
 """Engines that can be driven."""

@@ -124,7 +124,6 @@ class Prepared(Drive):
 
     def begin(self, runner: Any, plant: str) -> None:
         self.runner, self.plant, self.steps, self.planted = runner, plant, 0, 0
-        self.sampled: dict[str, list[int]] = {}
         schedule = self.scheduler.schedule
 
         def snapshot() -> Any:
@@ -136,19 +135,14 @@ class Prepared(Drive):
 
         self.scheduler.schedule = snapshot
 
-    def _sample(self, output: Any, name: str) -> list[int]:
-        self.sampled[name] = sampled = super()._sample(output, name)
-        return sampled
-
     def _complete(self, launch: Launch) -> None:
         self.steps += 1
         if self.plant and not self.planted and self.steps > 12:
             self.put_in(launch.output.num_scheduled_tokens)
         batch = self.runner.prepare(launch.output)
-        self.sampled.clear()
         super()._complete(launch)
         if batch is not None:
-            self.runner.keep(batch, self.sampled)
+            self.runner.keep(batch, launch.step.sampled)
 
     def put_in(self, names: Iterable[str]) -> None:
         if self.plant == "mapping":

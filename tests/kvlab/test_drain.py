@@ -9,6 +9,7 @@ import pytest
 
 from kvlab.mini_sglang import driver as mini_sglang
 from kvlab.sglang_jax import driver as sglang_jax
+from kvlab.tokens import Tokens
 
 AT_ONCE = 4
 """Requests that run."""
@@ -21,7 +22,7 @@ def of_mini_sglang(live: list[int], left: int) -> Receive:
     shape = mini_sglang.Shape(4, 8, AT_ONCE, 8, 2, overlap=True, aborts=1.0)
     messages = SimpleNamespace(AbortBackendMsg=lambda uid: f"abort {uid}")
     engine: Any = SimpleNamespace(message=messages)
-    traffic = mini_sglang._Traffic(engine, shape, Random(0), left)
+    traffic = mini_sglang._Traffic(engine, shape, Random(0), left, Tokens(0))
     traffic.live += live
     return lambda: traffic.receive(blocking=not left and not live[1:])
 
@@ -30,7 +31,7 @@ def of_sglang_jax(live: list[int], left: int) -> Receive:
     shape = sglang_jax.Shape(4, 8, AT_ONCE, 8, 8, 2, True, False, True, 0.0, aborts=1.0)
     messages = SimpleNamespace(AbortReq=lambda rid: f"abort {rid}")
     engine: Any = SimpleNamespace(messages=messages)
-    traffic = sglang_jax._Traffic(engine, shape, Random(0), left)
+    traffic = sglang_jax._Traffic(engine, shape, Random(0), left, Tokens(0))
     traffic.live += live
     traffic.is_idle = lambda: not left and not live[1:]
     return traffic.recv_requests

@@ -16,6 +16,8 @@ from kvlab.pages import ENGINES, page_of
 from kvlab.sglang import fixes, fixes_sessions
 from kvlab.sglang.driver import Shape
 from kvlab.sglang_jax.driver import Shape as JaxShape
+from kvlab.tokens import CODES as SENTENCES
+from kvlab.tokens import RULE as TOKENS
 from kvlab.vllm.faults import names_without_content
 from kvlab.vllm.workload import Workload
 from kvspec.rules import CODES, MEMORY_RULES, RULES
@@ -83,8 +85,8 @@ def test_every_table_has_a_page_and_every_page_a_table() -> None:
 @pytest.mark.parametrize(("engine", "issue"), ISSUES, ids=lambda one: one.id if isinstance(one, Issue) else one)
 def test_an_issue_names_rules_codes_and_options_that_exist(engine: str, issue: Issue) -> None:
     if issue.level == "memory":
-        assert issue.rule in {"", *MEMORY_RULES} and not issue.when
-        assert not issue.code or (issue.code in CODES and issue.code.startswith(f"{issue.rule}/"))
+        assert issue.rule in {"", TOKENS.id, *MEMORY_RULES} and not issue.when
+        assert not issue.code or (issue.code in CODES | SENTENCES and issue.code.startswith(f"{issue.rule}/"))
     else:
         assert issue.when and not issue.rule
         assert {rule for symptom in issue.when for rule in symptom.rules} <= {*RULES, RAISES}

@@ -13,13 +13,13 @@ from pathlib import Path
 from kvattach.hooks import Hooks
 from kvattach.patches import Patches
 from kvcheck import Finding
-from kvcheck.words import describe
 from kvlab.drives import CheckedTrace, Known, Trial
 from kvlab.injection import NotInjected
 from kvlab.issues import Issue
 from kvlab.matrix.report import Group, MemoryReport, Shown, Task
 from kvlab.matrix.shortest import write_shortest
 from kvlab.stubs import EngineError
+from kvlab.tokens import describe
 from kvlab.trial import trial_of
 from kvspec.memory.events import Failed, MemoryEvent, Pool
 

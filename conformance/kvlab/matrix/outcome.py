@@ -11,6 +11,7 @@ from kvconform.findings.outcome import Case, Report
 from kvconform.findings.wording import counted, origin
 from kvconform.runs.traces import report_of as report_of_trace
 from kvlab.matrix.report import AnyReport, Group, MemoryReport, RequestReport
+from kvlab.tokens import RULE as TOKENS
 from kvspec.rules import MEMORY_RULES, rule_of
 
 
@@ -55,7 +56,7 @@ def _finding_of(run: MemoryReport, group: Group) -> Finding:
         same = [one for one in findings if one.code == group.code]
         if same:
             return msgspec.structs.replace(same[-1], count=group.times)
-    rule = MEMORY_RULES[rule_of(group.code)]
+    rule = (MEMORY_RULES | {TOKENS.id: TOKENS})[rule_of(group.code)]
     return Finding(
         kind="rule",
         what=group.what,

@@ -1,7 +1,8 @@
 """Runs mini-sglang's own scheduler, in its normal or its overlapping loop, on random requests and aborts.
 
 The scheduler, its tables, its radix cache, the engine's `forward_batch` and its sampler are the checkout's. Stubs
-replace the parts that need a GPU: the model answers random logits, and the two streams are those of `kvlab.device`.
+replace the parts that need a GPU: the model answers the logits of the tokens that are due, and the two streams are
+those of `kvlab.device`.
 """
 
 import random
@@ -11,10 +12,14 @@ from functools import partial
 from typing import Any
 
 from kvattach.mini_sglang.modules import Engine
+from kvcheck import Finding
 from kvlab.device import Stream, advance, stood_in
+from kvlab.tokens import Reason, Tokens, ignored
 from kvlab.traffic import EOS, Traffic, until_done
 
 MOST_LOOPS = 20_000
+VOCABULARY = 4096
+"""Tokens of the model: its sampler is the checkout's own, and takes logits."""
 
 
 @dataclass(frozen=True)
@@ -45,16 +50,21 @@ class Shape:
 
 
 class _Model:
-    """Answers random logits."""
+    """Holds what a pass takes against what is due, and answers the logits of the tokens that are."""
 
-    def __init__(self, torch: Any, context: Any, rng: random.Random, alphabet: int) -> None:
-        self._torch, self._context, self._rng, self._alphabet = torch, context, rng, alphabet
+    def __init__(self, torch: Any, context: Any, tokens: Tokens) -> None:
+        self._torch, self._context, self._tokens = torch, context, tokens
 
     def forward(self) -> Any:
         Stream.current.queue()
-        logits = self._torch.zeros((self._context.batch.padded_size, self._alphabet + 1))
-        for row in range(len(logits)):
-            logits[row, EOS if self._rng.random() < 0.05 else self._rng.randint(1, self._alphabet)] = 1.0
+        batch = self._context.batch
+        taken, positions = batch.input_ids.tolist(), batch.positions.tolist()
+        logits = self._torch.zeros((batch.padded_size, VOCABULARY))
+        for row, req in enumerate(batch.reqs):
+            count, name = req.extend_len, str(req.uid)
+            self._tokens.consume(name, positions[0], taken[:count], "_forward")
+            logits[row, self._tokens.sample(name, positions[count - 1] + 1)] = 1.0
+            del taken[:count], positions[:count]
         return logits
 
 
@@ -69,8 +79,8 @@ class _Tokenizer:
     eos_token_id = EOS
 
 
-def _cpu_engine(engine: Engine, shape: Shape, rng: random.Random) -> type:
-    """The checkout's `Engine` with another `__init__`: sizes instead of a GPU's memory, random logits for a model."""
+def _cpu_engine(engine: Engine, tokens: Tokens) -> type:
+    """The checkout's `Engine` with another `__init__`: sizes instead of a GPU's memory, a stand-in for the model."""
     base: Any = engine.engine.Engine
 
     class CpuEngine(base):  # type: ignore[misc]
@@ -87,8 +97,8 @@ def _cpu_engine(engine: Engine, shape: Shape, rng: random.Random) -> type:
             self.ctx.kvspec_launches = self.stream
             self.ctx.page_table = self.page_table
             self.ctx.attn_backend = self.attn_backend = _Attention()
-            self.sampler = engine.sample.Sampler(self.device, shape.alphabet + 1)
-            self.model = _Model(torch, self.ctx, rng, shape.alphabet)
+            self.sampler = engine.sample.Sampler(self.device, VOCABULARY)
+            self.model = _Model(torch, self.ctx, tokens)
             self.graph_runner = engine.graph.GraphRunner(
                 self.stream, self.device, self.model, self.attn_backend, [], None, 0, 0, 0, dummy_req=None
             )
@@ -99,9 +109,12 @@ def _cpu_engine(engine: Engine, shape: Shape, rng: random.Random) -> type:
 class _Traffic(Traffic):
     """The scheduler's input."""
 
-    def __init__(self, engine: Engine, shape: Shape, rng: random.Random, requests: int) -> None:
+    def __init__(self, engine: Engine, shape: Shape, rng: random.Random, requests: int, tokens: Tokens) -> None:
         super().__init__(rng, requests, shape.pages * shape.page_size - 1, shape.alphabet, running=shape.rows)
-        self._engine, self._shape = engine, shape
+        self._engine, self._shape, self._tokens = engine, shape, tokens
+        self.texts = tokens.texts
+        self._left: set[int] = set()
+        """Requests whose clients have gone away."""
         self.idle: Callable[[], None] = lambda: None
 
     def receive(self, blocking: bool = False) -> list[Any]:
@@ -112,11 +125,15 @@ class _Traffic(Traffic):
                 self.end()
         messages = self.arriving(self._request, least=int(blocking))
         if (uid := self.aborted(self._shape.aborts)) is not None:
+            self._left.add(uid)
             messages.append(self._engine.message.AbortBackendMsg(uid=uid))
         return messages
 
     def answered(self, reply: list[Any]) -> None:
         for message in reply:
+            if message.uid not in self._left:
+                reason: Reason = "done" if message.finished else ""
+                self._tokens.answer(str(message.uid), [message.next_token], "_process_last_data", reason)
             if message.finished:
                 self.finished(message.uid)
 
@@ -124,30 +141,42 @@ class _Traffic(Traffic):
         output = self.length(4)
         tokens = self.prompt(self.length(2))
         self.live.append(uid := self.number())
+        ends = self.rng.random() >= 0.3
+        self._tokens.arrive(str(uid), tokens, output, ends=ends)
         return self._engine.message.UserMsg(
             uid=uid,
             input_ids=self._engine.torch.tensor(tokens, dtype=self._engine.torch.int32),
-            sampling_params=self._engine.core.SamplingParams(max_tokens=output, ignore_eos=self.rng.random() < 0.3),
+            sampling_params=self._engine.core.SamplingParams(max_tokens=output, ignore_eos=not ends),
         )
 
 
-def run(engine: Engine, seed: int, requests: int = 20, shape: Shape | None = None) -> None:
-    """Drive one scheduler until all its requests have left, or until it gives up; the same seed gives the same run."""
+def run(
+    engine: Engine,
+    seed: int,
+    requests: int = 20,
+    shape: Shape | None = None,
+    report: Callable[[Finding], None] = ignored,
+) -> None:
+    """Drive one scheduler until all its requests have left, or until it gives up; the same seed gives the same run.
+
+    `report` takes findings on tokens.
+    """
     rng = random.Random(seed)
     drawn = Shape.drawn(rng)
     shape = shape or drawn
+    tokens = Tokens(seed, report, size=VOCABULARY)
     module = engine.scheduler
     engine.core._GLOBAL_CTX = None
     before = module.load_tokenizer, engine.package.Engine
-    module.load_tokenizer, engine.package.Engine = lambda _: _Tokenizer(), _cpu_engine(engine, shape, rng)
+    module.load_tokenizer, engine.package.Engine = lambda _: _Tokenizer(), _cpu_engine(engine, tokens)
     try:
         with stood_in(engine.torch), engine.torch.inference_mode():
-            until_done(partial(_loop, engine, shape, rng, requests))
+            until_done(partial(_loop, engine, shape, rng, requests, tokens))
     finally:
         module.load_tokenizer, engine.package.Engine = before
 
 
-def _loop(engine: Engine, shape: Shape, rng: random.Random, requests: int) -> None:
+def _loop(engine: Engine, shape: Shape, rng: random.Random, requests: int, tokens: Tokens) -> None:
     config = engine.config.SchedulerConfig(
         model_path="",
         tp_info=None,
@@ -159,7 +188,7 @@ def _loop(engine: Engine, shape: Shape, rng: random.Random, requests: int) -> No
         max_extend_tokens=shape.budget,
     )
     scheduler = engine.scheduler.Scheduler(config)
-    traffic = _Traffic(engine, shape, rng, requests)
+    traffic = _Traffic(engine, shape, rng, requests, tokens)
     traffic.idle = scheduler.run_when_idle
     scheduler.receive_msg, scheduler.send_result = traffic.receive, traffic.answered
     data = None

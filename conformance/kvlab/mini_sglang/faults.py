@@ -1,13 +1,14 @@
-"""Faults for mini-sglang's own scheduler, tables and radix cache; `fixes` has its three known issues."""
+"""Faults for mini-sglang's own scheduler, tables and radix cache; `fixes` has its known issues."""
 
 from kvattach.mini_sglang.modules import Engine
 from kvlab.injection import Defect
 
 
 def defects(engine: Engine) -> list[Defect]:
-    """Ten faults, for an engine whose known issues are fixed."""
+    """Fourteen faults, the last four in tokens alone, for an engine whose known issues are fixed."""
     manager, tree = engine.cache.CacheManager, engine.radix.RadixPrefixCache
     scheduler, table, adder = engine.scheduler.Scheduler, engine.table.TableManager, engine.prefill.PrefillAdder
+    reply = "reply.append(DetokenizeMsg(uid=req.uid, next_token=next_token, finished=finished))"
     start = "new_handle.cached_len :]"
     return [
         Defect(
@@ -64,6 +65,33 @@ def defects(engine: Engine) -> list[Defect]:
                     "_try_allocate_one",
                     "page_entry.copy_(handle.get_matched_indices())",
                     "page_entry[:-1].copy_(handle.get_matched_indices()[:-1])",
+                ),
+            ),
+        ),
+        Defect(
+            "token answered twice",
+            "the first token of an answer is sent twice",
+            ((scheduler, "_process_last_data", reply, f"{reply}; batch.is_prefill and reply.append(reply[-1])"),),
+        ),
+        Defect(
+            "token not answered",
+            "the first token of an answer is not sent",
+            ((scheduler, "_process_last_data", reply, f"batch.is_prefill or {reply}"),),
+        ),
+        Defect(
+            "token of another request",
+            "a request gets the token of the one before it in its batch",
+            ((scheduler, "_process_last_data", "next_tokens_cpu[i]", "next_tokens_cpu[i - 1]"),),
+        ),
+        Defect(
+            "token not written",
+            "a token is written one position late to the tokens that launches take",
+            (
+                (
+                    engine.scheduler,
+                    "_make_write_tuple",
+                    "(req.device_len if req.can_decode else -1)",
+                    "(req.device_len + 1 if req.can_decode else -1)",
                 ),
             ),
         ),

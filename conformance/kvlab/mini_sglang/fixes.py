@@ -1,4 +1,4 @@
-"""Fixes of mini-sglang's three known issues: a finding that remains is a new issue, or a fault of ours.
+"""Fixes of mini-sglang's known issues: a finding that remains is a new issue, or a fault of ours.
 
 Each fix is the smallest that removes the issue, and no proposal. Fixes go in after the hooks or before.
 """
@@ -7,6 +7,7 @@ from typing import Any
 
 from kvattach.mini_sglang.modules import Engine
 from kvattach.patches import Patches
+from kvlab.injection import Defect, inject_fault
 
 
 def rows_follow_the_tree(engine: Engine, patches: Patches) -> None:
@@ -61,10 +62,39 @@ def rows_wait_for_launches(engine: Engine, patches: Patches) -> None:
     patches.set(adder, "_try_allocate_one", fixed)
 
 
+def ended_with_the_last(engine: Engine, patches: Patches) -> None:
+    """A request is done when the host has its last token, however many launches are queued."""
+    places = (
+        (
+            engine.scheduler.Scheduler,
+            "_process_last_data",
+            "finished = not req.can_decode\n",
+            "finished = len(req.input_ids) >= req.max_device_len\n",
+        ),
+    )
+    inject_fault(Defect("done with the last token", "", places), patches)
+
+
+def ended_once(engine: Engine, patches: Patches) -> None:
+    """The result of a launch that was in flight when its request ended is left out."""
+    chunk = "if isinstance(req, ChunkedReq):"
+    places = (
+        (
+            engine.scheduler.Scheduler,
+            "_process_last_data",
+            chunk,
+            "if isinstance(req, ChunkedReq) or req in self.finished_reqs:",
+        ),
+    )
+    inject_fault(Defect("answered to the end", "", places), patches)
+
+
 FIXES = {
     "freed-duplicates": rows_follow_the_tree,
     "abort-in-flight": aborts_wait,
     "row-handed-on": rows_wait_for_launches,
+    "ended-one-early": ended_with_the_last,
+    "answered-after-end": ended_once,
 }
 """Known defect -> what takes it away."""
 

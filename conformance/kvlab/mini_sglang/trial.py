@@ -3,11 +3,11 @@
 from functools import partial
 from pathlib import Path
 
-from kvattach.hooks import Hooks, Trace
+from kvattach.hooks import Hooks
 from kvattach.mini_sglang.hooks import Attached
 from kvattach.patches import Patches
 from kvlab.device import Event, Stream
-from kvlab.drives import Trial, known_issues
+from kvlab.drives import CheckedTrace, Trial, known_issues
 from kvlab.issues import Issue
 from kvlab.mini_sglang import driver
 from kvlab.mini_sglang.engine import load
@@ -23,11 +23,14 @@ def trial(folder: Path) -> Trial:
     """
     engine = load(folder)
 
-    def attach(trace: Trace) -> Hooks:
+    checked: list[CheckedTrace] = []
+
+    def attach(trace: CheckedTrace) -> Hooks:
+        checked[:] = [trace]
         return Attached(engine, trace, Stream, Event).hooks
 
     def run(shape: driver.Shape | None, seed: int) -> None:
-        driver.run(engine, seed, shape=shape)
+        driver.run(engine, seed, shape=shape, report=checked[0].find)
 
     def fix_others(issue: Issue, patches: Patches) -> None:
         fix(engine, patches, but=issue.id)

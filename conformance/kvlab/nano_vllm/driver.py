@@ -1,12 +1,15 @@
-"""Runs nano-vllm's own scheduler on random requests; a forward pass samples by a rule instead of a model."""
+"""Runs nano-vllm's own scheduler on random requests; a forward pass samples the tokens that are due."""
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from kvattach.nano_vllm.modules import Engine
+from kvcheck import Finding
 from kvlab.nano_vllm.engine import Config
+from kvlab.tokens import Reason, Tokens, ignored
 from kvlab.traffic import EOS, Traffic, until_done
 
 MOST_STEPS = 20_000
@@ -35,10 +38,10 @@ class Shape:
         )
 
 
-def run(engine: Engine, seed: int, requests: int = 20) -> str:
+def run(engine: Engine, seed: int, requests: int = 20, report: Callable[[Finding], None] = ignored) -> str:
     """Drive one scheduler until all its requests have finished; the same seed gives the same run.
 
-    The result is the error that ended the run, or nothing.
+    `report` takes findings on tokens. The result is the error that ended the run, or nothing.
     """
     rng = random.Random(seed)
     shape = Shape.drawn(rng)
@@ -46,22 +49,39 @@ def run(engine: Engine, seed: int, requests: int = 20) -> str:
     scheduler = engine.scheduler.Scheduler(
         Config(shape.max_running, shape.batched_tokens, EOS, shape.block_size, shape.blocks)
     )
+    tokens = Tokens(seed, report)
     traffic = Traffic(rng, requests, shape.blocks * shape.block_size, shape.alphabet)
-    return until_done(partial(_drive, engine, scheduler, shape, traffic))
+    traffic.texts = tokens.texts
+    return until_done(partial(_drive, engine, scheduler, traffic, tokens))
 
 
-def _drive(engine: Engine, scheduler: Any, shape: Shape, traffic: Traffic) -> None:
+def _drive(engine: Engine, scheduler: Any, traffic: Traffic, tokens: Tokens) -> None:
     while not scheduler.is_finished() or traffic.left:
         traffic.loop(MOST_STEPS)
-        for request in traffic.arriving(partial(_request, engine, traffic), least=int(scheduler.is_finished())):
+        for request in traffic.arriving(partial(_request, engine, traffic, tokens), least=int(scheduler.is_finished())):
             scheduler.add(request)
         sequences, prefill = scheduler.schedule()
-        tokens = [EOS if traffic.rng.random() < 0.05 else 1 + sum(seq.token_ids) % shape.alphabet for seq in sequences]
-        scheduler.postprocess(sequences, tokens, prefill)
+        sampled = [_sampled(tokens, sequence, prefill) for sequence in sequences]
+        before = [sequence.num_tokens for sequence in sequences]
+        scheduler.postprocess(sequences, sampled, prefill)
+        for sequence, known in zip(sequences, before, strict=True):
+            reason: Reason = "done" if sequence.is_finished else ""
+            tokens.answer(str(sequence.seq_id), sequence.token_ids[known:], "postprocess", reason)
 
 
-def _request(engine: Engine, traffic: Traffic) -> Any:
+def _sampled(tokens: Tokens, sequence: Any, prefill: bool) -> int:
+    """Play the model's runner for one sequence: it takes what `prepare_prefill` or `prepare_decode` would."""
+    start = sequence.num_cached_tokens if prefill else len(sequence) - 1
+    taken = sequence[start : start + sequence.num_scheduled_tokens] if prefill else [sequence.last_token]
+    tokens.consume(str(sequence.seq_id), start, taken, "schedule")
+    return tokens.sample(str(sequence.seq_id), start + len(taken))
+
+
+def _request(engine: Engine, traffic: Traffic, tokens: Tokens) -> Any:
     output = traffic.length(3)
-    tokens = traffic.prompt(traffic.rng.randint(1, traffic.longest - output))
-    sampling = engine.sampling_params.SamplingParams(max_tokens=output, ignore_eos=traffic.rng.random() < 0.5)
-    return engine.sequence.Sequence(tokens, sampling)
+    prompt, ends = traffic.prompt(traffic.rng.randint(1, traffic.longest - output)), traffic.rng.random() < 0.5
+    made = engine.sequence.Sequence(
+        prompt, engine.sampling_params.SamplingParams(max_tokens=output, ignore_eos=not ends)
+    )
+    tokens.arrive(str(made.seq_id), prompt, output, ends=ends)
+    return made

@@ -5,7 +5,7 @@ from kvlab.injection import Defect
 
 
 def defects(engine: Engine) -> list[Defect]:
-    """Ten of them."""
+    """Fourteen of them; the last four are in tokens alone."""
     manager, scheduler = engine.block_manager.BlockManager, engine.scheduler.Scheduler
     no_prefix = ("self.compute_hash(token_ids, h)", "self.compute_hash(token_ids)")
     return [
@@ -58,5 +58,47 @@ def defects(engine: Engine) -> list[Defect]:
             "block taken late",
             "the block for a token is taken one token too late",
             tuple((manager, name, "== 1", "== 2") for name in ("can_append", "may_append")),
+        ),
+        Defect(
+            "token recorded twice",
+            "the first token of an answer is recorded twice",
+            (
+                (
+                    scheduler,
+                    "postprocess",
+                    "seq.append_token(token_id)",
+                    "seq.append_token(token_id); seq.num_completion_tokens == 1 and seq.append_token(token_id)",
+                ),
+            ),
+        ),
+        Defect(
+            "token of another request",
+            "the requests of a batch get each other's tokens",
+            ((scheduler, "postprocess", "zip(seqs, token_ids)", "zip(seqs, token_ids[::-1])"),),
+        ),
+        Defect(
+            "token lost",
+            "the third token of an answer is never recorded",
+            (
+                (
+                    scheduler,
+                    "postprocess",
+                    "if is_prefill and seq.num_cached_tokens < seq.num_tokens:",
+                    "if is_prefill and seq.num_cached_tokens < seq.num_tokens or seq.num_completion_tokens == 2 and "
+                    "not hasattr(seq, 'lost') and not setattr(seq, 'lost', True):",
+                ),
+            ),
+        ),
+        Defect(
+            "last token not taken over",
+            "a decode step takes the token before the last one",
+            (
+                (
+                    engine.sequence.Sequence,
+                    "append_token",
+                    "self.last_token = token_id",
+                    "self.last_token = self.token_ids[-2]",
+                ),
+            ),
         ),
     ]

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from kvattach.hooks import Hooks, Trace
+from kvattach.hooks import Hooks
 from kvattach.nano_vllm.hooks import Attached
-from kvlab.drives import Trial
+from kvlab.drives import CheckedTrace, Trial
 from kvlab.nano_vllm import driver
 from kvlab.nano_vllm.engine import load
 from kvlab.nano_vllm.faults import defects
@@ -20,13 +20,15 @@ def trial(folder: Path) -> Trial:
     """
     engine = load(folder)
     attached: list[Hooks] = []
+    checked: list[CheckedTrace] = []
 
-    def attach(trace: Trace) -> Hooks:
+    def attach(trace: CheckedTrace) -> Hooks:
+        checked[:] = [trace]
         attached[:] = [Attached(engine, trace).hooks]
         return attached[0]
 
     def run(seed: int) -> None:
-        error = driver.run(engine, seed)
+        error = driver.run(engine, seed, report=checked[0].find)
         if STUCK in error:  # the hooks have reported the others
             attached[0].emit(Failed("stuck", error))
 

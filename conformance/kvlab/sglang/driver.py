@@ -7,7 +7,7 @@ are those of `kvlab.device`, whose progress is drawn.
 
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,12 +17,14 @@ from kvattach.patches import Patches
 from kvattach.sglang.hooks import Attached
 from kvattach.sglang.launches import kept_states, spans
 from kvattach.sglang.release import Release
+from kvcheck import Finding
 from kvlab.device import advance, stood_in
 from kvlab.sglang import memory as memories
 from kvlab.sglang.pools import PoolMemory, Pools
 from kvlab.sglang.server import AnyMemory, Worker, arguments, configured, request, scheduler
 from kvlab.sglang.sessions import Clients
 from kvlab.stubs import Arguments
+from kvlab.tokens import Reason, Tokens, ignored
 from kvlab.traffic import STUCK, PausingTraffic, until_done
 
 MOST_LOOPS = 10_000
@@ -122,11 +124,12 @@ class Shape:
 class _Traffic(PausingTraffic):
     """The scheduler's input, with the sessions of clients."""
 
-    def __init__(self, release: Release, shape: Shape, rng: random.Random) -> None:
+    def __init__(self, release: Release, shape: Shape, rng: random.Random, tokens: Tokens) -> None:
         pages = shape.pages if shape.pools is None else shape.pools.fewest(shape.pages)
         longest = pages * shape.page_size - 2 * shape.page_size
         super().__init__(rng, shape.requests, longest, shape.alphabet, running=shape.running, stems=6)
-        self._release, self._shape = release, shape
+        self._release, self._shape, self._tokens = release, shape, tokens
+        self.texts = tokens.texts
         self._still = self._waited = 0
         self.clients = Clients(release, rng, shape.sessions)
         self._talks = shape.sessions > 0
@@ -174,26 +177,28 @@ class _Traffic(PausingTraffic):
         session = self.clients.turn(rid)
         if session is not None:
             tokens = tokens[: 1 + len(tokens) // 3]
+        ends = rng.random() >= 0.1
+        said = [] if session is None else self.clients.text(session)
+        self._tokens.arrive(rid, said + tokens, output, ends=ends)
         return request(
             self._release,
             rid,
             tokens,
             output=output,
-            ignore_eos=rng.random() < 0.1,
+            ignore_eos=not ends,
             priority=priority,
             session=session,
         )
 
-    def finished(self, name: str) -> None:
-        self.clients.answered(name)
-        super().finished(name)
+    def answered(self, name: str, tokens: Sequence[int], reason: Reason, most: int | None) -> None:
+        self._tokens.answer(name, tokens, "stream_output", reason, most=most)
+        if reason:
+            self.clients.answered(name, self._tokens.text(name) if reason == "done" else None)
+            self.finished(name)
 
     def launched(self) -> None:
         """A forward pass was queued."""
         self._still = self._waited = 0
-
-    def sample(self) -> int:
-        return self.sampled(self._shape.ends)
 
 
 def run(
@@ -203,11 +208,12 @@ def run(
     shape: Shape | None = None,
     *,
     host: bool = True,
+    report: Callable[[Finding], None] = ignored,
 ) -> str:
     """Drive one scheduler until all its requests have left, or until it gives up; the same seed gives the same run.
 
-    `host` adds a host tier; without it the pools are drawn. The result is the error of the release that ended the run,
-    or nothing.
+    `host` adds a host tier; without it the pools are drawn. `report` takes findings on tokens. The result is the error
+    of the release that ended the run, or nothing.
     """
     rng = random.Random(seed)
     drawn = Shape.drawn(rng)
@@ -216,6 +222,7 @@ def run(
     if release.sessions is not None:
         drawn = drawn.with_clients(random.Random(f"{seed} sessions"))
     shape = shape or drawn
+    tokens = Tokens(seed, report, ends=shape.ends)
     with stood_in(release.torch), Patches() as patches:
         for module in release.modules_with_device:
             patches.set(module, "device_module", release.torch.cuda)
@@ -223,13 +230,15 @@ def run(
         patches.set(release.scheduler, "TEST_RETRACT", bool(shape.retracts))
         patches.set(release.scheduler, "TEST_RETRACT_INTERVAL", shape.retracts or 1)
         environment = {} if shape.pools is None else shape.pools.environment
-        with patch.dict(os.environ, environment), _made(release, shape, rng, attached) as made:
+        with patch.dict(os.environ, environment), _made(release, shape, rng, tokens, attached) as made:
             loop = made.event_loop_overlap if made.enable_overlap else made.event_loop_normal
             return until_done(loop, (Exception,))
 
 
 @contextmanager
-def _made(release: Release, shape: Shape, rng: random.Random, attached: Attached | None) -> Iterator[Any]:
+def _made(
+    release: Release, shape: Shape, rng: random.Random, tokens: Tokens, attached: Attached | None
+) -> Iterator[Any]:
     """The scheduler, and all that it works on."""
     server = arguments(
         chunked_prefill_size=shape.chunk,
@@ -252,7 +261,7 @@ def _made(release: Release, shape: Shape, rng: random.Random, attached: Attached
         speculative_num_draft_tokens=shape.steps + 1 if shape.steps else None,
         speculative_num_steps=shape.steps or None,
     )
-    traffic = _Traffic(release, shape, rng)
+    traffic = _Traffic(release, shape, rng, tokens)
     drafts = shape.steps + 1 if shape.steps else 0
 
     def reads_rows(batch: Any) -> None:
@@ -270,7 +279,7 @@ def _made(release: Release, shape: Shape, rng: random.Random, attached: Attached
 
     with configured(release, server), traffic.clients.timed():
         memory = _memory(release, shape)
-        worker = Worker(release, memory, rng, traffic.sample, shape.overlap, drafts)
+        worker = Worker(release, memory, rng, tokens, shape.overlap, drafts)
         worker.reads_rows, worker.launched = reads_rows, launched
         # The scheduler's own wiring, in the releases that have it.
         for fence in ("load_fence_stream", "write_fence_stream"):

@@ -5,13 +5,15 @@ from kvlab.injection import Defect
 from kvlab.sglang.faults_drafts import in_drafts
 from kvlab.sglang.faults_pools import in_pools
 from kvlab.sglang.faults_sessions import in_sessions
+from kvlab.sglang.faults_tokens import in_tokens
 
 _MIXED = "op = CacheOperation.merge_ops(self.load_queue); op.host_indices = op.host_indices.flip(0)"
 
 
 def defects(release: Release) -> list[Defect]:
-    """Forty-six of them; without those of sessions and drafts where these are not driven."""
-    in_server = _in_scheduler(release) + _in_rows(release) + in_host_cache(release) + in_pools(release)
+    """Fifty-one of them; without those of sessions and drafts where these are not driven."""
+    in_server = _in_scheduler(release) + _in_rows(release) + in_host_cache(release)
+    in_server += in_pools(release) + in_tokens(release)
     return in_server if release.sessions is None else in_server + in_sessions(release) + in_drafts(release)
 
 

@@ -3,20 +3,25 @@
 import random
 import sys
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any, Protocol
 
 from kvattach.patches import Patches
+from kvattach.sglang.launches import spans
 from kvattach.sglang.release import Release
 from kvlab.device import Event, Stream
 from kvlab.sglang.memory import LAYERS, RadixMemory, UnifiedMemory
 from kvlab.sglang.pools import PoolMemory
 from kvlab.stubs import Arguments, StandIn
+from kvlab.tokens import Reason, Tokens
 from kvlab.traffic import EOS
 
 AnyMemory = UnifiedMemory | RadixMemory | PoolMemory
+
+REJECTED = 1
+"""A draft that is rejected."""
 
 _ASKED = {"get_global_server_args", "get_server_args"}
 """Functions that return the server's arguments, in the releases that have them."""
@@ -28,8 +33,8 @@ class Watching(Protocol):
     def receive(self, **_: Any) -> list[Any]:
         """The messages since the last look."""
 
-    def finished(self, name: str) -> None:
-        """A request was answered for the last time."""
+    def answered(self, name: str, tokens: Sequence[int], reason: Reason, most: int | None) -> None:
+        """A request was answered; with a `reason` for the last time. `most` is the number of tokens that it may get."""
 
 
 def arguments(**more: Any) -> Arguments:
@@ -104,13 +109,13 @@ class Worker:
         release: Release,
         memory: AnyMemory,
         rng: random.Random,
-        sample: Callable[[], int],
+        tokens: Tokens,
         overlap: bool,
         drafts: int = 0,
     ) -> None:
         """The forward stream of one memory. `drafts` tokens are verified in a step of each request; 0: none."""
         self._drafts = drafts
-        self._release, self._rng, self._sample, self._overlap = release, rng, sample, overlap
+        self._release, self._rng, self._tokens, self._overlap = release, rng, tokens, overlap
         self._rows = memory.rows
         self._counter = None if memory.controller is None else memory.controller.layer_done_counter
         self.forward_stream = Stream()
@@ -144,17 +149,37 @@ class Worker:
         verified = None
         if self._drafts and not batch.forward_mode.is_extend():
             verified = [self._rng.randint(1, self._drafts) for _ in batch.reqs]
+        self._consume(batch)
         self.launched(batch, verified)
         if not self._overlap:
             # The scheduler reads the result at once.
             Stream.current.synchronize()
         return self._sampled(batch, verified, **more)
 
+    def _consume(self, batch: Any) -> None:
+        """Hold what a pass takes against what is due. A step with drafts takes the token that it verifies them by."""
+        starts, stops = spans(batch)
+        verifies = self._drafts and not batch.forward_mode.is_extend()
+        taken = (batch.spec_info.bonus_tokens if verifies else batch.input_ids).tolist()
+        for req, start, stop in zip(batch.reqs, starts, stops, strict=True):
+            count = 1 if verifies else stop - start
+            # A request that is refused is run all the same, with one token in the place of its prompt.
+            if not getattr(req, "to_finish", None):
+                self._tokens.consume(req.rid, stop if verifies else start, taken[:count], "run_batch")
+            del taken[:count]
+
     def _sampled(self, batch: Any, verified: list[int] | None, on_publish: Any = None, **_: Any) -> Any:
-        """The result of a pass: a token for each request, or its verified tokens and one that follows them."""
+        """The result of a pass: a token for each request, or its verified tokens, and behind them rejected ones."""
         torch, made = self._release.torch, self._release.results.GenerationBatchResult
         width = self._drafts if verified else 1
-        tokens = [[self._sample() for _ in range(width)] for _ in batch.reqs]
+        firsts = batch.seq_lens_cpu.tolist()
+        if verified is None:
+            tokens = [[self._tokens.sample(req.rid, at)] for req, at in zip(batch.reqs, firsts, strict=True)]
+        else:
+            tokens = [
+                [self._tokens.sample(req.rid, at + 1 + step) for step in range(count)] + [REJECTED] * (width - count)
+                for req, at, count in zip(batch.reqs, firsts, verified, strict=True)
+            ]
         flat = torch.tensor([token for row in tokens for token in row], dtype=torch.int64)
         if not self._drafts:
             return made(logits_output=Arguments(), next_token_ids=flat)
@@ -195,15 +220,27 @@ class _Answers:
 
     def __init__(self, watching: Watching) -> None:
         self._watching = watching
+        self._sent: dict[str, int] = {}
+        """Request -> tokens that were sent; a request that has ended has none."""
+        self._ended: set[str] = set()
 
     def send_output(self, said: Any, *_: Any) -> None:
         if getattr(said, "rid", None):
-            self._watching.finished(said.rid)
+            self._watching.answered(said.rid, [], "abort", None)
 
     def stream_output(self, reqs: list[Any], *_: Any, **__: Any) -> None:
         for req in reqs:
+            # With overlap a request is streamed once more after its end: the release's own streamer skips that.
+            if req.rid in self._ended:
+                continue
+            reason: Reason = ""
             if req.finished():
-                self._watching.finished(req.rid)
+                reason = "abort" if "ABORT" in type(req.finished_reason).__name__ else "done"
+                self._ended.add(req.rid)
+            tokens = [] if reason == "abort" else [*getattr(req, "output_ids_through_stop", req.output_ids)]
+            sent = self._sent.get(req.rid, 0)
+            self._sent[req.rid] = len(tokens)
+            self._watching.answered(req.rid, tokens[sent:], reason, req.sampling_params.max_new_tokens)
 
 
 def scheduler(release: Release, memory: AnyMemory, worker: Worker, server: Arguments, watching: Watching) -> Any:

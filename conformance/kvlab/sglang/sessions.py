@@ -23,6 +23,8 @@ class Clients:
         """Session -> its turns that are not answered yet."""
         self._orphans: set[str] = set()
         """Turns without an answer, of sessions that their clients have closed."""
+        self._texts: dict[str, list[int]] = {}
+        """Session -> its text; a turn that is aborted is no part of it."""
         self._opened = 0
         self._clock = 0.0
 
@@ -64,10 +66,18 @@ class Clients:
         self._sessions[name].add(rid)
         return self._release.messages.SessionParams(id=name)
 
-    def answered(self, rid: str) -> None:
-        """A request was answered for the last time."""
-        for turns in (self._orphans, *self._sessions.values()):
-            turns.discard(rid)
+    def text(self, session: Any) -> list[int]:
+        """The text of a session, by the parameters of a turn: its turns, and their answers."""
+        return self._texts.get(session.id, [])
+
+    def answered(self, rid: str, text: list[int] | None) -> None:
+        """A request was answered for the last time; `text`: all of it, unless it was aborted."""
+        self._orphans.discard(rid)
+        for name, turns in self._sessions.items():
+            if rid in turns:
+                turns.remove(rid)
+                if text is not None:
+                    self._texts[name] = text
 
     @contextmanager
     def timed(self) -> Iterator[None]:

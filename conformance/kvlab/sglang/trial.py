@@ -3,7 +3,7 @@
 from functools import partial
 from pathlib import Path
 
-from kvattach.hooks import Hooks, Trace
+from kvattach.hooks import Hooks
 from kvattach.patches import Patches
 from kvattach.sglang.hooks import Attached
 from kvattach.sglang.release import Release
@@ -39,8 +39,10 @@ def trial(folder: Path) -> Trial:
     except Exception as error:
         raise EngineError(f"its scheduler cannot be driven: {type(error).__name__}: {error}") from error
     attached: list[Attached] = []
+    checked: list[CheckedTrace] = []
 
-    def attach(trace: Trace) -> Hooks:
+    def attach(trace: CheckedTrace) -> Hooks:
+        checked[:] = [trace]
         attached[:] = [Attached(release, trace, Stream, Event)]
         return attached[0].hooks
 
@@ -49,10 +51,10 @@ def trial(folder: Path) -> Trial:
             attached[0].hooks.emit(Failed("stuck" if STUCK in error else "assertion", error))
 
     def run(seed: int) -> None:
-        report(_run(release, seed, attached[0]))
+        report(_run(release, seed, attached[0], checked[0]))
 
     def drive(shape: Shape | None, seed: int) -> None:
-        report(driver.run(release, seed, attached[0], shape))
+        report(driver.run(release, seed, attached[0], shape, report=checked[0].find))
 
     def fix_others(issue: Issue, patches: Patches) -> None:
         fix(release, patches, but=issue.fix)
@@ -61,11 +63,12 @@ def trial(folder: Path) -> Trial:
     return Trial("SGLang", attach, run, injected, partial(fix, release), known)
 
 
-def _run(release: Release, seed: int, attached: Attached) -> str:
+def _run(release: Release, seed: int, attached: Attached, checked: CheckedTrace) -> str:
     """By turns: its scheduler with a host tier; a walk; and its scheduler without a host tier, if it can be driven so.
 
     In a walk transfers are closer to launches than the scheduler's barriers let them be.
     """
     if not release.scheduled or seed % 3 == 1:
         return walk.run(release, seed, attached)
-    return driver.run(release, seed, attached, host=seed % 3 == 0 or not release.unified)
+    host = seed % 3 == 0 or not release.unified
+    return driver.run(release, seed, attached, host=host, report=checked.find)

@@ -1,7 +1,8 @@
 """Runs sglang-jax's own scheduler, in its normal or its overlapping loop, on random requests and aborts.
 
 The scheduler with its loops, batches, policy, tables, allocators and radix tree are the checkout's. A stub replaces the
-part that needs an accelerator: the worker answers random tokens, in overlap those of a launch when the next is queued.
+part that needs an accelerator: the worker answers the tokens that are due, in overlap those of a launch when the next
+is queued.
 """
 
 import random
@@ -12,10 +13,14 @@ from functools import partial
 from typing import Any
 
 from kvattach.sglang_jax.modules import Engine
+from kvcheck import Finding
 from kvlab.sglang_jax.server import Worker, aligned, arguments, logits, scheduler
-from kvlab.traffic import Done, PausingTraffic, Traffic, until_done
+from kvlab.tokens import Reason, Tokens, ignored
+from kvlab.traffic import Done, PausingTraffic, until_done
 
 MOST_LOOPS = 1_000
+PAD = 1
+"""The token of a row that no request has."""
 
 
 @dataclass(frozen=True)
@@ -57,15 +62,19 @@ class Shape:
 
 
 class _Worker(Worker):
-    """Answers random tokens."""
+    """Holds what a launch takes against what is due, and answers the tokens that are."""
 
-    def __init__(self, engine: Engine, shape: Shape, traffic: Traffic) -> None:
+    def __init__(self, engine: Engine, shape: Shape, tokens: Tokens) -> None:
         size = shape.pages * shape.page_size
         super().__init__(engine, rows=shape.running, context=size, pages=shape.pages, page_size=shape.page_size)
-        self._engine, self._shape, self._traffic = engine, shape, traffic
+        self._engine, self._shape, self._tokens = engine, shape, tokens
         self._context = size
         self._results: deque[list[int]] = deque()
         self._futures = 0
+        self._sampled: dict[int, int] = {}
+        """The number that stands for a token before its launch is done -> the token."""
+        self.names: list[str] = []
+        """The requests of the next launch."""
         # Jax takes an aligned array without a copy; otherwise the machine's allocator would decide that.
         self.rows.req_to_token = aligned(engine, self.rows.req_to_token)
         if hasattr(self.rows, "init_cache_loc_host_buffer"):
@@ -81,12 +90,25 @@ class _Worker(Worker):
 
     def forward_batch_generation(self, batch: Any, *_: Any, **__: Any) -> tuple[Any, Any, int]:
         numpy, count = self._engine.numpy, len(batch.seq_lens)
-        tokens = [self._traffic.sampled() for _ in range(count)]
+        tokens = self._due(batch) + [PAD] * (count - len(self.names))
         if not self._shape.overlap:
             return logits(), numpy.array(tokens, dtype=numpy.int32), 0
         self._results.append(tokens)
         self._futures += count
+        self._sampled.update(enumerate(tokens, -self._futures))
         return None, numpy.arange(-self._futures, -self._futures + count, dtype=numpy.int32), 0
+
+    def _due(self, batch: Any) -> list[int]:
+        """Take what a launch takes, and sample what is due."""
+        taken = [self._sampled.get(token, token) for token in batch.input_ids.tolist()]
+        stops, prefixes = batch.seq_lens.tolist(), batch.extend_prefix_lens
+        tokens = []
+        for row, name in enumerate(self.names):
+            start = stops[row] - 1 if prefixes is None else int(prefixes[row])
+            self._tokens.consume(name, start, taken[: stops[row] - start], "run_batch")
+            del taken[: stops[row] - start]
+            tokens.append(self._tokens.sample(name, stops[row]))
+        return tokens
 
     def resolve_last_batch_result(self, *_: Any) -> tuple[Any, list[int], int]:
         return logits(), self._results.popleft(), 0
@@ -95,10 +117,13 @@ class _Worker(Worker):
 class _Traffic(PausingTraffic):
     """The scheduler's input."""
 
-    def __init__(self, engine: Engine, shape: Shape, rng: random.Random, requests: int) -> None:
+    def __init__(self, engine: Engine, shape: Shape, rng: random.Random, requests: int, tokens: Tokens) -> None:
         longest = shape.pages * shape.page_size - 2 * shape.page_size
         super().__init__(rng, requests, longest, shape.alphabet, running=shape.running)
-        self._engine, self._shape = engine, shape
+        self._engine, self._shape, self._tokens = engine, shape, tokens
+        self.texts = tokens.texts
+        self._left: set[str] = set()
+        """Requests whose clients have gone away."""
         self.is_idle: Callable[[], bool] = lambda: False
 
     def recv_requests(self) -> list[Any]:
@@ -109,11 +134,16 @@ class _Traffic(PausingTraffic):
             self.end()
         messages = self.arriving(self._request)
         if (rid := self.aborted(self._shape.aborts)) is not None:
+            self._left.add(rid)
             messages.append(self._engine.messages.AbortReq(rid=rid))
         return messages + self.pausing(self._engine.messages, self._shape.pauses)
 
     def send_pyobj(self, said: Any) -> None:
-        for rid, reason in zip(getattr(said, "rids", ()), getattr(said, "finished_reasons", ()), strict=False):
+        for number, rid in enumerate(getattr(said, "rids", ())):
+            reason = said.finished_reasons[number]
+            if rid not in self._left:
+                done: Reason = "done" if reason is not None else ""
+                self._tokens.answer(rid, said.output_ids[number], "stream_output", done)
             if reason is not None:
                 self.finished(rid)
 
@@ -125,7 +155,9 @@ class _Traffic(PausingTraffic):
         tokens = self.prompt(self.length(2))
         # A name ends where it ends: an abort is for all that begin with its name.
         self.live.append(rid := f"r{self.number()}.")
-        sampling = self._engine.sampling.SamplingParams(max_new_tokens=output, ignore_eos=self.rng.random() < 0.3)
+        ends = self.rng.random() >= 0.3
+        self._tokens.arrive(rid, tokens, output, ends=ends)
+        sampling = self._engine.sampling.SamplingParams(max_new_tokens=output, ignore_eos=not ends)
         sampling.normalize(None)
         return self._engine.messages.TokenizedGenerateReqInput(
             rid=rid,
@@ -136,19 +168,28 @@ class _Traffic(PausingTraffic):
             logprob_start_len=-1,
             top_logprobs_num=0,
             token_ids_logprob=None,
-            stream=False,
+            stream=True,
         )
 
 
-def run(engine: Engine, seed: int, requests: int = 12, shape: Shape | None = None) -> None:
-    """Drive one scheduler until all its requests have left, or until it gives up; the same seed gives the same run."""
+def run(
+    engine: Engine,
+    seed: int,
+    requests: int = 12,
+    shape: Shape | None = None,
+    report: Callable[[Finding], None] = ignored,
+) -> None:
+    """Drive one scheduler until all its requests have left, or until it gives up; the same seed gives the same run.
+
+    `report` takes findings on tokens.
+    """
     rng = random.Random(seed)
     drawn = Shape.drawn(rng)
-    until_done(partial(_loop, engine, shape or drawn, rng, requests))
+    until_done(partial(_loop, engine, shape or drawn, rng, requests, Tokens(seed, report)))
 
 
-def _loop(engine: Engine, shape: Shape, rng: random.Random, requests: int) -> None:
-    traffic = _Traffic(engine, shape, rng, requests)
+def _loop(engine: Engine, shape: Shape, rng: random.Random, requests: int, tokens: Tokens) -> None:
+    traffic = _Traffic(engine, shape, rng, requests, tokens)
     server = arguments(
         page_size=shape.page_size,
         longest=shape.pages * shape.page_size,
@@ -158,7 +199,15 @@ def _loop(engine: Engine, shape: Shape, rng: random.Random, requests: int) -> No
         mixed=shape.mixed,
         ratio=shape.conservativeness,
     )
-    made = scheduler(engine, server, _Worker(engine, shape, traffic), traffic)
+    worker = _Worker(engine, shape, tokens)
+    made = scheduler(engine, server, worker, traffic)
+    run_batch = made.run_batch
+
+    def named(batch: Any) -> Any:
+        worker.names = [req.rid for info in batch.reqs_info for req in info.reqs or ()]
+        return run_batch(batch)
+
+    made.run_batch = named
     traffic.is_idle = lambda: _idle(made)
     if shape.overlap:
         made.event_loop_overlap()

@@ -5,10 +5,12 @@ from kvlab.injection import Defect
 
 
 def defects(engine: Engine) -> list[Defect]:
-    """Thirteen of them, for the lines after pull request 994."""
+    """Sixteen of them, the last three in tokens alone, for the lines after pull request 994."""
     tree = engine.radix.RadixCache
     token = engine.allocator.TokenToKVPoolAllocator
     batch, rows = engine.batch.ScheduleBatch, engine.pool.ReqToTokenPool
+    output = engine.scheduler.SchedulerOutputProcessorMixin
+    scheduler, sent = engine.scheduler.Scheduler, "output_ids_[send_token_offset:]"
     next_chunk = ".init_next_round_input()"
     row_freed = "self.req_to_token_pool.free_slots.append(self.chunked_reqs[dp_rank].req_pool_idx)"
     written = "(req_pool_indices[i], slice(prefix_lens[i], seq_lens[i]))"
@@ -76,7 +78,7 @@ def defects(engine: Engine) -> list[Defect]:
         Defect(
             "row handed on between chunks",
             "the row of a prompt that is cut may be given to another request between two chunks",
-            ((engine.scheduler.Scheduler, "get_new_batch_prefill", next_chunk, f"{next_chunk}; {row_freed}"),),
+            ((scheduler, "get_new_batch_prefill", next_chunk, f"{next_chunk}; {row_freed}"),),
         ),
         Defect(
             "row of another request",
@@ -92,6 +94,35 @@ def defects(engine: Engine) -> list[Defect]:
                     "get_model_worker_batch",
                     "cache_loc=cache_loc_cpu,",
                     "cache_loc=self.req_to_token_pool.req_to_token,",
+                ),
+            ),
+        ),
+        Defect(
+            "token streamed twice",
+            "what is streamed begins with the last token that was",
+            (
+                (
+                    output,
+                    "stream_output_generation",
+                    sent,
+                    sent.replace("send_token_offset", "max(0, send_token_offset - 1)"),
+                ),
+            ),
+        ),
+        Defect(
+            "token of another request",
+            "the requests of a decode step get each other's tokens",
+            ((output, "process_batch_result_decode", "zip(reqs, dp_output_ids)", "zip(reqs, dp_output_ids[::-1])"),),
+        ),
+        Defect(
+            "token taken for another",
+            "the requests of a decode step take each other's last tokens",
+            (
+                (
+                    batch,
+                    "prepare_for_decode",
+                    "info.input_ids = info.output_ids",
+                    "info.input_ids = info.output_ids[::-1]",
                 ),
             ),
         ),

@@ -3,10 +3,10 @@
 from functools import partial
 from pathlib import Path
 
-from kvattach.hooks import Hooks, Trace
+from kvattach.hooks import Hooks
 from kvattach.patches import Patches
 from kvattach.sglang_jax.hooks import Attached
-from kvlab.drives import Trial, known_issues
+from kvlab.drives import CheckedTrace, Trial, known_issues
 from kvlab.issues import Issue
 from kvlab.sglang_jax import driver
 from kvlab.sglang_jax.engine import load
@@ -22,13 +22,15 @@ def trial(folder: Path) -> Trial:
     """
     engine = load(folder)
     attached: list[Hooks] = []
+    checked: list[CheckedTrace] = []
 
-    def attach(trace: Trace) -> Hooks:
+    def attach(trace: CheckedTrace) -> Hooks:
+        checked[:] = [trace]
         attached[:] = [Attached(engine, trace).hooks]
         return attached[0]
 
     def run(shape: driver.Shape | None, seed: int) -> None:
-        driver.run(engine, seed, shape=shape)
+        driver.run(engine, seed, shape=shape, report=checked[0].find)
 
     def fix_others(issue: Issue, patches: Patches) -> None:
         fix(engine, patches, but=issue.id)

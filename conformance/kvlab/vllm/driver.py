@@ -6,13 +6,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from kvcheck import Finding
 from kvlab.device import Point, stood_in
+from kvlab.tokens import Reason, Tokens, ignored
 from kvlab.traffic import last_ones
 from kvlab.vllm.engine import configured, fitting, make_request, make_scheduler, offloading_of
+from kvlab.vllm.runner import Runner, Step
 from kvlab.vllm.workload import Workload
 
 QUEUES = ("running", "waiting", "skipped_waiting", "kv_holding_waiting")
 """Where releases keep their requests."""
+
+ENDS: dict[str, Reason] = {"STOP": "done", "LENGTH": "done"}
+"""Reasons why a request ends by itself, by the release's names."""
 
 DRAIN = 1000
 """Steps in which the last requests end, once no load fails and no request is aborted any more."""
@@ -20,10 +26,10 @@ DRAIN = 1000
 
 @dataclass
 class Launch:
-    """One `schedule()`: what it was to compute, and whose tokens it samples."""
+    """One `schedule()`: what it was to compute, and the tokens that it samples."""
 
     output: Any
-    sampling: set[str]
+    step: Step
     reported: Any = None
     """The report of a stub worker with it."""
     computed: Point | None = None
@@ -38,6 +44,8 @@ class Drive:
     """
 
     work: Workload
+    report: Callable[[Finding], None] = ignored
+    """Takes findings on tokens."""
     scheduler: Any = field(init=False)
     happened: Counter[str] = field(default_factory=Counter)
     """Launches and preemptions, counted."""
@@ -50,6 +58,8 @@ class Drive:
         self._dice = random.Random(self.work.seed + 2)
         self.work = fitting(self.work)
         self.scheduler = make_scheduler(self.work)
+        self._tokens = Tokens(self.work.seed, self.report, ends=0.03, longest=self.work.longest)
+        self._runner = Runner(self.work, self._tokens, self._dice)
         self._worker: Any = None
         if self.work.offload:
             self._worker = offloading_of(self.work).Worker(self.work, *configured(self.work))
@@ -112,7 +122,7 @@ class Drive:
             requests = self.scheduler.requests
             sampling = {name for name in output.num_scheduled_tokens if not requests[name].is_prefill_chunk}
             worked = self._engine(self._worker.execute, output) if self._worker is not None else (None, None)
-            self._in_flight.append(Launch(output, sampling, *worked))
+            self._in_flight.append(Launch(output, self._runner.execute(output, sampling), *worked))
         full = len(self._in_flight) == self.work.launches
         if self._in_flight and (full or not self.scheduler.has_requests() or self._dice.random() < 0.3):
             self._complete(self._in_flight.popleft())
@@ -127,40 +137,28 @@ class Drive:
             self._abort()
         output = launch.output
         names = list(output.num_scheduled_tokens)
-        sampled = [self._sample(output, name) if name in launch.sampling else [] for name in names]
         result = ModelRunnerOutput(
             req_ids=names,
             req_id_to_index={name: number for number, name in enumerate(names)},
-            sampled_token_ids=sampled,
+            sampled_token_ids=[launch.step.sampled.get(name, []) for name in names],
         )
         if launch.computed is not None:
             launch.computed.stream.finish(launch.computed.entries)
             result.kv_connector_output = launch.reported
         elif self.scheduler.connector is not None:
             result.kv_connector_output = self.scheduler.connector.arrived(output.kv_connector_metadata)
+        launch.step.complete()
         self._answered(self._engine(self.scheduler.update_from_output, output, result))
         if self.work.drafts and self.work.launches == 1:
-            drafted = [[self._dice.randrange(1, 9) for _ in range(self.work.drafts)] for _ in names]
+            drafted = [self._runner.drafted(name, self.work.drafts) for name in names]
             self.scheduler.update_draft_token_ids(DraftTokenIds(names, drafted))
 
     def _answered(self, outputs: dict[int, Any]) -> None:
-        """Clients get what a launch has sampled."""
-
-    def _sample(self, output: Any, name: str) -> list[int]:
-        """The token that is sampled, and before it as many of the drafts as were right."""
-        drafts = len(output.scheduled_spec_decode_tokens.get(name, ()))
-        accepted = self._dice.randrange(drafts + 1)
-        request = self.scheduler.requests.get(name)
-        last = list(request.all_token_ids[-2:]) if request is not None else [1, 1]
-        sampled: list[int] = []
-        for _ in range(accepted + 1):
-            last = [last[-1], self._token(last)]
-            sampled.append(last[-1])
-        return sampled
-
-    def _token(self, last: list[int]) -> int:
-        """A greedy model's next token, so that equal prompts get equal tokens; 0 ends a request."""
-        return 1 + (5 * last[0] + 3 * last[-1]) % 8 if self._dice.random() < 0.97 else 0
+        """The clients get their tokens."""
+        for answered in outputs.values():
+            for one in answered.outputs:
+                reason = "" if one.finish_reason is None else ENDS.get(one.finish_reason.name, "abort")
+                self._tokens.answer(one.request_id, one.new_token_ids, "update_from_output", reason)
 
     def _traffic(self) -> None:
         if self._arrived < self.work.requests and self._dice.random() < 0.5:
@@ -176,6 +174,9 @@ class Drive:
         if self.work.prompts:
             return list(self.work.prompts[(self._arrived - 1) % len(self.work.prompts)])
         document = list(self._dice.choice(self.work.documents or ((1, 2, 3, 4, 5, 6, 7, 8),)))
+        if self._tokens.texts and self._dice.random() < 0.3:
+            # A chat goes on: an answer is a part of the next prompt.
+            document = list(self._dice.choice(self._tokens.texts))
         prompt = document[: self._dice.randrange(1, len(document) + 1)]
         prompt += [self._dice.randrange(1, 9) for _ in range(self._dice.randrange(8))]
         return prompt[: self.work.longest // 2]
@@ -187,8 +188,9 @@ class Drive:
         if self._dice.random() < self.work.sessions:
             self._turns[name] = self._dice.randrange(1, 4)
             more["resumable"] = True
-        request = make_request(self.work, name, self._prompt(), self._dice.randrange(1, 12), **more)
-        self.scheduler.add_request(request)
+        prompt, most = self._prompt(), self._dice.randrange(1, 12)
+        self._tokens.arrive(name, prompt, most)
+        self.scheduler.add_request(make_request(self.work, name, prompt, most, **more))
 
     def _next_turn(self, name: str) -> None:
         """A session's next input, or its end."""
@@ -198,8 +200,10 @@ class Drive:
         self._turns[name] -= 1
         last = not self._turns[name]
         prompt = [self._dice.randrange(1, 3) for _ in range(self._dice.randrange(1, 6))]
-        update = make_request(self.work, name, prompt, self._dice.randrange(1, 8), resumable=not last)
-        self._engine(self.scheduler.add_request, update)
+        most = self._dice.randrange(1, 8)
+        if not last:
+            self._tokens.turn(name, prompt, most)
+        self._engine(self.scheduler.add_request, make_request(self.work, name, prompt, most, resumable=not last))
         if last:
             del self._turns[name]
 
@@ -208,6 +212,7 @@ class Drive:
 
         if self.scheduler.requests:
             name = self._dice.choice(sorted(self.scheduler.requests))
+            self._tokens.answer(name, (), "", "abort")
             self._engine(self.scheduler.finish_requests, name, RequestStatus.FINISHED_ABORTED)
 
     def _reset(self) -> None:
@@ -220,14 +225,14 @@ class Drive:
             self._engine(self.scheduler.reset_prefix_cache, self._dice.random() < 0.7)
 
 
-def driven(work: Workload) -> Counter[str]:
+def driven(work: Workload, report: Callable[[Finding], None] = ignored) -> Counter[str]:
     """Drive one workload; as `Drive.run`."""
     if not work.offload:
-        return Drive(work).run()
+        return Drive(work, report).run()
     import torch
 
     with stood_in(torch):
-        return Drive(work).run()
+        return Drive(work, report).run()
 
 
 class StuckError(Exception):

@@ -11,11 +11,11 @@ from rich.console import Console
 
 from kvattach.patches import Patches
 from kvcheck import Finding
-from kvcheck.words import describe
 from kvlab.drives import CheckedTrace
 from kvlab.injection import inject_fault
 from kvlab.issues import Issue, issues_of
 from kvlab.stubs import EngineError
+from kvlab.tokens import describe
 from kvlab.vllm.driver import EngineGaveUp, StuckError
 from kvlab.vllm.faults import names_without_content
 from kvlab.vllm.nixl import KINDS
@@ -54,7 +54,7 @@ def bring_out(issue: Issue) -> Finding | None:
     try:
         for seed in range(RUNS):
             try:
-                driven(drawn(work, seed), hooks)
+                driven(drawn(work, seed), hooks, checked.find)
             except StuckError as error:
                 hooks.emit(Failed("stuck", str(error)))
             except EngineGaveUp:

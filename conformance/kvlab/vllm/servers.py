@@ -3,7 +3,7 @@
 import importlib
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,8 +12,10 @@ import msgspec
 
 from kvattach.hooks import Hooks
 from kvattach.vllm.nixl import PACKAGE, over
+from kvcheck import Finding
 from kvlab.device import Stream, stood_in
 from kvlab.hosts import Together
+from kvlab.tokens import ignored
 from kvlab.traffic import last_ones
 from kvlab.vllm.driver import DRAIN, Drive, StuckError
 from kvlab.vllm.driver import driven as driven_alone
@@ -64,6 +66,7 @@ class Server(Drive):
         """A request arrives; `params` are those of its transfer."""
         self.prompts[name] = prompt
         tokens = 1 if self.work.server == "prefill" else self._dice.randrange(1, 9)
+        self._tokens.arrive(name, prompt, tokens)
         request = make_request(self.work, name, list(prompt), tokens)
         request.kv_transfer_params = params
         self._engine(self.scheduler.add_request, request)
@@ -82,6 +85,7 @@ class Server(Drive):
         return not self._in_flight and not self.scheduler.has_requests()
 
     def _answered(self, outputs: dict[int, Any]) -> None:
+        super()._answered(outputs)
         for answer in outputs.values():
             self.ended += [(one.request_id, one.kv_transfer_params) for one in answer.outputs if one.finish_reason]
 
@@ -89,14 +93,15 @@ class Server(Drive):
 class Pair:
     """A prefill and a decode server, and the router that brings a request first to the one, then to the other."""
 
-    def __init__(self, work: Workload, together: Together) -> None:
+    def __init__(self, work: Workload, together: Together, report: Callable[[Finding], None] = ignored) -> None:
         self.work, self.network = work, Network(work)
         self._dice = random.Random(work.seed + 5)
         self._arrived = 0
         self._routed: list[tuple[float, str, list[int], Any]] = []
         """Requests on their way to decode, and when they are there."""
         self.servers = [
-            Server(replace(work, server=server), network=self.network, trace=together.of(server)) for server in SERVERS
+            Server(replace(work, server=server), report, network=self.network, trace=together.of(server))
+            for server in SERVERS
         ]
 
     def run(self, steps: int = 5000) -> Counter[str]:
@@ -172,8 +177,10 @@ def watch_leases(hooks: Hooks) -> None:
     hooks.hook(worker, "_reap_expired_send_leases", before=lambda _, done: set(done), after=ended)
 
 
-def driven(work: Workload, hooks: Hooks) -> Counter[str]:
+def driven(work: Workload, hooks: Hooks, report: Callable[[Finding], None] = ignored) -> Counter[str]:
     """Drive one workload. Two servers have hooks of their own, in the place of `hooks`, whose trace is that of both.
+
+    `report` takes findings on tokens.
 
     Raises:
         StuckError, EngineGaveUp, RuntimeError: as `Pair.run`.
@@ -181,10 +188,10 @@ def driven(work: Workload, hooks: Hooks) -> Counter[str]:
     import torch
 
     if work.connector not in KINDS:
-        return driven_alone(work)
+        return driven_alone(work, report)
     hooks.detach()
     try:
         with stood_in(torch):
-            return Pair(work, Together(hooks.trace, SERVERS)).run()
+            return Pair(work, Together(hooks.trace, SERVERS), report).run()
     finally:
         hooks.attach()

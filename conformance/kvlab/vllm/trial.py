@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from kvattach.hooks import Hooks, Trace
+from kvattach.hooks import Hooks
 from kvattach.patches import Patches
-from kvlab.drives import Trial, known_issues
+from kvlab.drives import CheckedTrace, Trial, known_issues
 from kvlab.injection import inject_fault
 from kvlab.vllm import kv_offloading, nixl
 from kvlab.vllm.driver import EngineGaveUp, StuckError
@@ -13,6 +13,7 @@ from kvlab.vllm.faults import defects, names_without_content
 from kvlab.vllm.faults_chunks import chunk_defects
 from kvlab.vllm.faults_nixl import pull_defects
 from kvlab.vllm.faults_offload import offloading_defects
+from kvlab.vllm.faults_tokens import token_defects
 from kvlab.vllm.issues import RUNS, drawn, fix_others
 from kvlab.vllm.offloading import attached as attached_to
 from kvlab.vllm.offloading import lacking, prepared
@@ -40,16 +41,18 @@ def trial(folder: Path | None) -> Trial:
     without_chunks = kv_offloading.prepared()
     without_servers = nixl.prepared()
     attached: list[Hooks] = []
+    checked: list[CheckedTrace] = []
     avoided: list[Patches] = []
     """As long as the known defects are taken away, workloads bring none of the others out either."""
 
-    def attach(trace: Trace) -> Hooks:
+    def attach(trace: CheckedTrace) -> Hooks:
+        checked[:] = [trace]
         attached[:] = [attached_to(trace, offloading=not without)]
         return attached[0]
 
     def drive(work: Workload) -> None:
         try:
-            driven(fitting(work, known=not avoided), attached[0])
+            driven(fitting(work, known=not avoided), attached[0], checked[0].find)
         except StuckError as error:
             attached[0].emit(Failed("stuck", str(error)))
         except EngineGaveUp:
@@ -71,6 +74,7 @@ def trial(folder: Path | None) -> Trial:
     name = f"vLLM, but not its offloading to the CPU ({without})" if without else "vLLM"
     injected = [
         *defects(),
+        *token_defects(),
         *([] if without else offloading_defects()),
         *([] if without_chunks else chunk_defects()),
         *([] if without_servers else pull_defects()),

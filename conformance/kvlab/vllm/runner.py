@@ -1,0 +1,110 @@
+"""Stands in for vLLM's model runner: it keeps the tokens that the scheduler sends, and samples those that are due."""
+
+import random
+from collections.abc import Set
+from dataclasses import dataclass
+from typing import Any
+
+from kvlab.tokens import Tokens
+from kvlab.vllm.workload import Workload
+
+AT = "schedule"
+
+
+@dataclass
+class _Kept:
+    """A request as a runner keeps it."""
+
+    tokens: list[int]
+    computed: int
+    """Where what is computed of it ends."""
+    rejected: int = 0
+    """Drafts that its launches in flight have rejected: the scheduler takes them for computed."""
+
+
+@dataclass
+class Step:
+    """The tokens that a launch samples, and how many drafts of each request it rejects."""
+
+    sampled: dict[str, list[int]]
+    rejected: list[tuple[_Kept, int]]
+
+    def complete(self) -> None:
+        """The scheduler gets its result."""
+        for kept, drafts in self.rejected:
+            kept.rejected -= drafts
+
+
+class Runner:
+    """The tokens of each request, by the messages of one scheduler."""
+
+    def __init__(self, work: Workload, tokens: Tokens, dice: random.Random) -> None:
+        """It knows of no request."""
+        self._tokens, self._dice = tokens, dice
+        self._goes_back = bool(work.failing)
+        """Whether a launch may compute again what was computed: after a load that failed."""
+        self._kept: dict[str, _Kept] = {}
+
+    def execute(self, output: Any, sampling: Set[str]) -> Step:
+        """Launch one output of the scheduler; those that are `sampling` get a token."""
+        starts = self._received(output)
+        step = Step({}, [])
+        for name, count in output.num_scheduled_tokens.items():
+            kept, drafts = self._kept[name], output.scheduled_spec_decode_tokens.get(name, ())
+            start, expected = starts[name], kept.computed + kept.rejected
+            if start > expected or not self._goes_back:
+                self._tokens.begin(name, expected, start, AT)
+            start -= kept.rejected
+            stop = start + count - len(drafts)
+            taken = kept.tokens[start:stop]
+            self._tokens.consume(name, start, taken + [-1] * (stop - start - len(taken)), AT)
+            kept.computed = stop
+            if name in sampling:
+                sampled = self._sampled(name, stop, drafts)
+                step.sampled[name] = sampled
+                kept.tokens[stop : stop + len(sampled)] = sampled
+                kept.computed += len(sampled) - 1
+                rejected = len(drafts) + 1 - len(sampled)
+                kept.rejected += rejected
+                step.rejected.append((kept, rejected))
+        return step
+
+    def _sampled(self, name: str, position: int, drafts: Any) -> list[int]:
+        """The drafts that are right, as many as are drawn where they are not known, and the token behind them."""
+        accepted = self._dice.randrange(len(drafts) + 1)
+        sampled: list[int] = []
+        for number, draft in enumerate((*drafts, None)):
+            token = self._tokens.sample(name, position + number)
+            sampled.append(token)
+            if draft != token and (draft != -1 or number >= accepted):
+                break
+        return sampled
+
+    def drafted(self, name: str, count: int) -> list[int]:
+        """Drafts for a request's next step, each of which is right half of the time."""
+        if name not in self._kept:
+            return [1] * count
+        position = len(self._kept[name].tokens)
+        due = [self._tokens.due(name, position + number) for number in range(count)]
+        return [token if self._dice.random() < 0.7 else 1 for token in due]
+
+    def _received(self, output: Any) -> dict[str, int]:
+        """Take in what the scheduler sends; the position at which each request's launch begins."""
+        starts = {}
+        for gone in (output.finished_req_ids, getattr(output, "preempted_req_ids", None) or ()):
+            for name in gone:
+                self._kept.pop(name, None)
+        for new in output.scheduled_new_reqs:
+            # The newer runner is sent what a preempted request was answered, too.
+            sent = getattr(new, "prefill_token_ids", None) or new.prompt_token_ids
+            starts[new.req_id] = new.num_computed_tokens
+            self._kept[new.req_id] = _Kept(list(sent), new.num_computed_tokens)
+        cached = output.scheduled_cached_reqs
+        for name, start in zip(cached.req_ids, cached.num_computed_tokens, strict=True):
+            starts[name] = start
+            sent = cached.all_token_ids.get(name)
+            if name in cached.resumed_req_ids:
+                self._kept[name] = _Kept(list(sent), start)
+            elif sent is not None:
+                self._kept[name].tokens = list(sent)
+        return starts
