@@ -21,6 +21,7 @@ ENGINES = {
     "nanovllm.engine.scheduler": "kvattach.nano_vllm.live",
     "sglang.srt.managers.scheduler": "kvattach.sglang.live",
     "sgl_jax.srt.managers.scheduler": "kvattach.sglang_jax.live",
+    "transformers.generation.continuous_batching.continuous_api": "kvattach.transformers.live",
 }
 """The module of an engine after which hooks go in, and who puts them in: a module with `attach(trace)`.
 

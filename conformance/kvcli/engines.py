@@ -26,7 +26,7 @@ class Level(StrEnum):
     memory = "memory"
 
 
-_REQUIREMENT = re.compile(r"(sglang|vllm)==([0-9][0-9A-Za-z.+!-]*)")
+_REQUIREMENT = re.compile(r"(sglang|transformers|vllm)==([0-9][0-9A-Za-z.+!-]*)")
 
 _Cache = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Where releases are kept; by default in the user's cache folder.")
@@ -35,7 +35,7 @@ _Cache = Annotated[
 
 @app.command()
 def install(
-    releases: Annotated[list[str], typer.Argument(metavar="ENGINE==VERSION", help="Releases: sglang or vllm.")],
+    releases: Annotated[list[str], typer.Argument(metavar="ENGINE==VERSION", help="sglang, transformers or vllm.")],
     cache: _Cache = None,
 ) -> None:
     """Fetch releases with pip: their wheels alone, without what they depend on.
@@ -50,7 +50,9 @@ def install(
     for release in releases:
         match = _REQUIREMENT.fullmatch(release)
         if match is None:
-            raise typer.BadParameter(f"{release!r} is no release: give sglang==VERSION or vllm==VERSION")
+            raise typer.BadParameter(
+                f"{release!r} is no release: give sglang==VERSION, transformers==VERSION or vllm==VERSION"
+            )
         versions.append((match[1], match[2]))
     for engine, version in versions:
         try:
@@ -75,7 +77,7 @@ def list_releases(cache: _Cache = None) -> None:
         Console().print(Text(f"There are no releases in {cache or cache_folder()}."), soft_wrap=True)
 
 
-Engine = Annotated[str, typer.Argument(help="vllm, sglang, sglang-jax, mini-sglang or nano-vllm.")]
+Engine = Annotated[str, typer.Argument(help="vllm, sglang, sglang-jax, mini-sglang, nano-vllm or transformers.")]
 Release = Annotated[
     str, typer.Argument(metavar="VERSION|DIR", help="An installed release, or the folder of a checkout or wheel.")
 ]

@@ -9,7 +9,7 @@ import typer
 
 
 def serve(
-    release: Annotated[str, typer.Argument(metavar="ENGINE==VERSION", help="A release of sglang or vllm.")],
+    release: Annotated[str, typer.Argument(metavar="ENGINE==VERSION", help="sglang, vllm or transformers.")],
     minutes: Annotated[float, typer.Option(min=0.05, help="Minutes of traffic.")] = 1.0,
     clients: Annotated[int, typer.Option(min=1, max=256, help="Clients that ask at the same time.")] = 12,
     seed: Annotated[int, typer.Option(min=0, help="Draws the server's configuration and the requests.")] = 0,
@@ -37,11 +37,12 @@ def serve(
     from kvconform.console import Output
     from kvlab.serving.environment import NoEnvironment
     from kvlab.serving.report import serve_and_report
+    from kvlab.serving.servers import SERVERS
     from kvlab.serving.session import Settings
 
-    match = re.fullmatch(r"(sglang|vllm)==([0-9][0-9A-Za-z.+!-]*)", release)
+    match = re.fullmatch(r"(sglang|vllm|transformers)==([0-9][0-9A-Za-z.+!-]*)", release)
     if match is None:
-        raise typer.BadParameter(f"{release!r} is no release: give sglang==VERSION or vllm==VERSION")
+        raise typer.BadParameter(f"{release!r} is no release: give {', '.join(f'{name}==VERSION' for name in SERVERS)}")
     if keep is not None and keep.exists():
         raise typer.BadParameter(f"{keep} is there already: give a new folder")
     with tempfile.TemporaryDirectory(prefix="kvspec-serve-") as scratch:

@@ -9,7 +9,7 @@ from kvlab.injection import NotInjected
 from kvlab.stubs import EngineError
 from kvlab.tokens import describe
 
-ATTACHED = ("vllm", "sglang", "sglang-jax", "mini-sglang", "nano-vllm")
+ATTACHED = ("vllm", "sglang", "sglang-jax", "mini-sglang", "nano-vllm", "transformers")
 """Engines that can be driven."""
 
 
@@ -33,6 +33,8 @@ def trial_of(engine: str, folder: Path | None) -> Trial:
         from kvlab.sglang.trial import trial
     elif engine == "sglang-jax":
         from kvlab.sglang_jax.trial import trial
+    elif engine == "transformers":
+        from kvlab.transformers.trial import trial
     else:
         raise EngineError(f"{engine} is none of {', '.join(ATTACHED)}")
     return trial(folder)

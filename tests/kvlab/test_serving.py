@@ -12,14 +12,14 @@ import pytest
 from typer.testing import CliRunner
 
 from kvcli.main import app, run_command
+from kvlab.model import Difference
 from kvlab.serving import report
 from kvlab.serving.client import Clients
 from kvlab.serving.environment import NoEnvironment, environment
-from kvlab.serving.model import Difference
 from kvlab.serving.servers import SERVERS, sglang, vllm
 from kvlab.serving.session import Run
 from kvspec.memory import Pool
-from kvspec.memory.events import Map
+from kvspec.memory.events import Begin, Map, Use
 from kvtrace.writer import TraceWriter
 
 SEED = next(seed for seed in range(50) if sglang(seed).sessions)
@@ -105,14 +105,17 @@ def test_vllm_sends_new_tokens_only() -> None:
     assert server.ask("r", [1], 2)[1]["return_token_ids"]
 
 
-def test_a_wrong_token_names_the_page_it_was_computed_from(tmp_path: Path) -> None:
+def test_a_wrong_token_names_the_pages_that_were_read_for_it(tmp_path: Path) -> None:
     writer = TraceWriter(tmp_path / "trace-1.jsonl")
     writer.header("test", {"kv": Pool(page_size=4, num_pages=8)})
     writer.emit(Map("c0-1.0", "c0-1.0", "kv", 0, [3, 5], ["a", "b"]))
+    writer.emit(Begin(1, "device", writes=[Use("c0-1.0", start=0, stop=7)]))
+    writer.emit(Map("c0-1.0", "c0-1.0", "kv", 0, [2, 4], ["a", "b"]))  # what another step reads is none of it
+    writer.emit(Begin(2, "device", writes=[Use("c0-1.0", start=0, stop=7)]))
     writer.close()
     run = Run(Clients(sglang(0), 0, 0, 0).traffic, sorted(tmp_path.iterdir()), [Difference("c0-1.", 7, 8, 9, 0.5)])
     assert report.wrong_tokens(run) == [
-        "wrong token: request c0-1. position 7: 9 and not 8, computed from kv page 5 (line 2)"
+        "wrong token: request c0-1. position 7: 9 and not 8, computed from kv pages 3, 5 (line 3)"
     ]
 
 

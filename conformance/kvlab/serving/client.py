@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from kvlab.serving.model import VOCABULARY, Answer
+from kvlab.model import VOCABULARY, Answer
 from kvlab.serving.servers import Control, Server
 
 PATIENCE = 120.0

@@ -3,27 +3,46 @@
 import importlib
 import logging
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from kvattach.live import After
 from kvattach.patches import Patches
 from kvattach.sglang.release import Release
 from kvlab.injection import Defect, inject_fault
-from kvlab.sglang.faults import defects
 
 _log = logging.getLogger("kvspec")
 
 
 def wait_for_engine(name: str) -> None:
-    """Put a defect into SGLang's scheduler when this process has imported it."""
-    sys.meta_path.insert(0, After({"sglang.srt.managers.scheduler"}, lambda _: _plant(name)))
+    """Put a defect into SGLang's scheduler, or transformers' manager, when this process has imported it."""
+    sys.meta_path.insert(0, After(DEFECTS, lambda module: _plant(module, name)))
 
 
-def _plant(name: str) -> None:
-    root = importlib.import_module("sglang").__path__[0]
+def _of_sglang() -> list[Defect]:
+    from kvlab.sglang.faults import defects
+
+    return defects(Release(Path(importlib.import_module("sglang").__path__[0])))
+
+
+def _of_transformers() -> list[Defect]:
+    from kvattach.transformers.modules import imported
+    from kvlab.transformers.faults import defects
+
+    return defects(imported())
+
+
+DEFECTS: dict[str, Callable[[], list[Defect]]] = {
+    "sglang.srt.managers.scheduler": _of_sglang,
+    "transformers.generation.continuous_batching.continuous_api": _of_transformers,
+}
+"""The module of an engine after which a defect goes in -> the engine's defects."""
+
+
+def _plant(module: str, name: str) -> None:
     try:
-        (defect,) = [one for one in defects(Release(Path(root))) if one.name == name]
-        _plant_everywhere(defect)
+        (defect,) = [one for one in DEFECTS[module]() if one.name == name]
+        _plant_everywhere(defect, module.partition(".")[0])
         _log.warning("kvspec: the fault %r is in this process", name)
     except Exception:
         # Without its fault a server would look as if the fault were not found.
@@ -31,11 +50,11 @@ def _plant(name: str) -> None:
         raise SystemExit(2) from None
 
 
-def _plant_everywhere(defect: Defect) -> None:
-    """Put a defect in; modules that have imported the function by its name get the new one."""
+def _plant_everywhere(defect: Defect, package: str) -> None:
+    """Put a defect in; modules of the package that have imported the function by its name get the new one."""
     functions = [(owner, name, vars(owner)[name]) for owner, name, *_ in defect.places]
     inject_fault(defect, Patches())
-    modules = [module for name, module in list(sys.modules.items()) if name.startswith("sglang.")]
+    modules = [module for name, module in list(sys.modules.items()) if name.startswith(f"{package}.")]
     for owner, name, original in functions:
         for module in modules:
             if vars(module).get(name) is original:

@@ -1,7 +1,9 @@
 """The report of a run of a real server: its findings, its wrong tokens, and the requests without an answer."""
 
+import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 
 from rich.console import Console
@@ -10,12 +12,12 @@ from rich.text import Text
 from kvconform.console import BROKEN, CONFORMS, Forms, Output
 from kvconform.runs.traces import check_traces
 from kvconform.traces.memory import MemoryReader, open_trace
+from kvlab.model import Difference
 from kvlab.releases import NotFetched, fetch
 from kvlab.serving.environment import NoEnvironment, environment
-from kvlab.serving.model import Difference
 from kvlab.serving.servers import SERVERS
 from kvlab.serving.session import Run, Settings, serve
-from kvspec.memory.events import Map
+from kvspec.memory.events import Begin, Map, Page, Pages, Pool
 
 VLLM = "0.32.0"
 """The release whose build for the CPU is pinned."""
@@ -57,6 +59,10 @@ def serve_and_report(
 
 def _installed(engine: str, version: str, say: Callable[[str], object]) -> tuple[Path, Path | None]:
     """The Python of an environment, and the folder of the release if the environment does not have it."""
+    if engine == "transformers":
+        if importlib.util.find_spec(engine) is None or metadata.version(engine) != version:
+            raise NoEnvironment(f"{engine}=={version} is not installed here: install it, or name a Python by --python")
+        return Path(sys.executable), None
     if engine == "vllm":
         if version != VLLM:
             raise NoEnvironment(f"of vLLM the build for the CPU is pinned for {VLLM} alone; --python takes any")
@@ -77,27 +83,46 @@ def _failures(run: Run) -> list[str]:
 
 
 def wrong_tokens(run: Run) -> list[str]:
-    """A line for each wrong answer, with the page in which the position before the wrong token lies."""
+    """A line for each wrong answer, with the pages that were read for the wrong token."""
     return [
-        f"wrong token: request {one.rid} position {one.position}: {one.found} and not {one.expected}{_page(run, one)}"
+        f"wrong token: request {one.rid} position {one.position}: {one.found} and not {one.expected}{_read(run, one)}"
         for one in run.differences[:SHOWN]
     ]
 
 
-def _page(run: Run, difference: Difference) -> str:
-    """The page that the request's table named last for the position that the token was computed from."""
-    page, line = None, 0
+def _read(run: Run, difference: Difference) -> str:
+    """The pages that the request's tables named when the position before the wrong token was computed."""
+    last = difference.position - 1
     for path in run.recordings:
         with open_trace(path) as reader:
             if not isinstance(reader, MemoryReader):
                 continue
+            tables: dict[str, tuple[str, dict[int, Page]]] = {}
             for number, event in reader:
                 if isinstance(event, Map) and event.holder.startswith(difference.rid):
-                    size = reader.header.pools[event.pool].page_size
-                    index = (difference.position - 1) // size - event.index
-                    if 0 <= index < len(event.pages):
-                        page, line = f"{event.pool} page {event.pages[index]}", number
-    return "" if page is None else f", computed from {page} (line {line})"
+                    _, pages = tables.setdefault(event.table, (event.pool, {}))
+                    pages.update(enumerate(_each(event.pages), event.index))
+                if not isinstance(event, Begin):
+                    continue
+                names = [use.table for use in event.writes if use.table in tables and use.start <= last < use.stop]
+                if names:
+                    return f", computed from {_pages(reader.header.pools, names, tables, last)} (line {number})"
+    return ""
+
+
+def _each(pages: Pages) -> Iterator[Page]:
+    for run in pages:
+        yield from range(run[0], run[0] + run[1]) if isinstance(run, tuple) else [run]
+
+
+def _pages(
+    pools: Mapping[str, Pool], names: Sequence[str | None], tables: dict[str, tuple[str, dict[int, Page]]], last: int
+) -> str:
+    said = []
+    for pool, pages in (tables[name] for name in names if name is not None):
+        indices = range(last // pools[pool].page_size + 1)
+        said.append(f"{pool} pages {', '.join(str(pages[index]) for index in indices if index in pages)}")
+    return "; ".join(said)
 
 
 def _summary(run: Run) -> str:

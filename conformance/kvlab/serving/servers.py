@@ -37,7 +37,7 @@ class Server:
 
     def ask(self, rid: str, tokens: list[int], asked: int, session: str = "") -> Request:
         """The request for `asked` tokens after `tokens`."""
-        if self.engine == "sglang":
+        if self.engine != "vllm":
             body: dict[str, Any] = {
                 "rid": rid,
                 "input_ids": tokens,
@@ -57,7 +57,7 @@ class Server:
 
     def answered(self, message: dict[str, Any]) -> tuple[list[int], str | None]:
         """The tokens in a message of a stream, and why the answer ends with it; `None` if it goes on."""
-        if self.engine == "sglang":
+        if self.engine != "vllm":
             reason = message.get("meta_info", {}).get("finish_reason")
             return message.get("output_ids", []), None if reason is None else reason["type"]
         (choice,) = message["choices"]
@@ -118,5 +118,24 @@ def vllm(seed: int) -> Server:
     )
 
 
-SERVERS: dict[str, Callable[[int], Server]] = {"sglang": sglang, "vllm": vllm}
+def transformers(seed: int) -> Server:
+    """Continuous batching of transformers with a page size, a memory and a scheduler that the seed draws."""
+    rng = random.Random(f"{seed} transformers")
+    page_size = rng.choice([4, 8, 16])
+    # A request has at most 160 tokens, and needs its pages alone.
+    arguments = ["kvlab.serving.batching", "--page-size", str(page_size)]
+    arguments += ["--num-blocks", str(rng.choice([256, 512]) // page_size)]
+    arguments += ["--max-batch-tokens", str(rng.choice([32, 64, 128]))]
+    arguments += ["--max-requests-per-batch", str(rng.choice([4, 8]))]
+    arguments += ["--scheduler-type", rng.choice(["fifo", "prefill_first"])]
+    arguments += ["--safety-margin", str(rng.choice([0.0, 0.15]))]
+    arguments += ["--no-block-sharing"] * (rng.random() < 0.2)
+    return Server(
+        "transformers",
+        arguments,
+        controls=(lambda rid: [("/abort_request", {"rid": rid})], lambda _: [("/pause", {})]),
+    )
+
+
+SERVERS: dict[str, Callable[[int], Server]] = {"sglang": sglang, "vllm": vllm, "transformers": transformers}
 """Engine -> its server, drawn from a seed."""

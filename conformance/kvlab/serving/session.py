@@ -14,9 +14,9 @@ from pathlib import Path
 
 import msgspec
 
+from kvlab.model import Difference
 from kvlab.serving.client import Clients, Traffic
 from kvlab.serving.environment import NoEnvironment, search_path
-from kvlab.serving.model import Difference
 from kvlab.serving.servers import Server
 
 BOOT = 300.0
@@ -103,7 +103,7 @@ def serve(
 
 def _python(python: Path, environment: dict[str, str], arguments: list[str], given: bytes = b"") -> bytes:
     done = subprocess.run(
-        [str(python), "-m", "kvlab.serving.model", *arguments],
+        [str(python), "-m", "kvlab.model", *arguments],
         env={**environment, "KVSPEC": ""},
         input=given,
         capture_output=True,
@@ -111,7 +111,7 @@ def _python(python: Path, environment: dict[str, str], arguments: list[str], giv
     )
     if done.returncode:
         last = (done.stderr.decode(errors="replace").strip().splitlines() or ["no message"])[-1]
-        raise NoEnvironment(f"kvlab.serving.model {arguments[0]}: {last}")
+        raise NoEnvironment(f"kvlab.model {arguments[0]}: {last}")
     return done.stdout
 
 

@@ -44,11 +44,10 @@ ABSENT = (
     "psutil",
     "pydantic",
     "setproctitle",
-    "transformers",
     "uvicorn",
     "zmq",
 )
-"""Packages that the checkout imports and the bookkeeping of memory does not use; jax is a stub in any case."""
+"""Packages that the checkout imports and the bookkeeping of memory does not use."""
 
 
 def load(checkout: Path) -> Engine:
@@ -64,7 +63,7 @@ def load(checkout: Path) -> Engine:
         within="python",
         holds="srt/managers/scheduler.py",
         needs=["numpy"],
-        stubs=["sgl_jax", "jax"],
+        stubs=["sgl_jax", "jax", "transformers"],
         real=REAL,
         absent=ABSENT,
     )

@@ -24,6 +24,8 @@ REAL = (
 )
 """Modules that are taken from the wheel; stubs replace all others."""
 
+STUBS = ("transformers", "vllm")
+
 ABSENT = (
     "cachetools",
     "cbor2",
@@ -31,7 +33,6 @@ ABSENT = (
     "prometheus_client",
     "regex",
     "tqdm",
-    "transformers",
     "uvloop",
     "xxhash",
     "zmq",
@@ -77,4 +78,4 @@ def prepare(folder: Path | None, *more: str) -> None:
         require_installed("vllm")
         return
     holds = "v1/core/sched/scheduler.py"
-    importable("vllm", "vLLM release", folder, holds=holds, stubs=["vllm"], real=(*REAL, *more), absent=ABSENT)
+    importable("vllm", "vLLM release", folder, holds=holds, stubs=STUBS, real=(*REAL, *more), absent=ABSENT)

@@ -1,7 +1,7 @@
 """Makes a tiny model whose greedy answers depend on what the KV cache holds, and checks answers without a cache.
 
-    python -m kvlab.serving.model make FOLDER
-    python -m kvlab.serving.model check FOLDER < answers.jsonl > differences.jsonl
+    python -m kvlab.model make FOLDER
+    python -m kvlab.model check FOLDER < answers.jsonl > differences.jsonl
 
 It runs in the environment of a server, which has torch and transformers.
 """
@@ -42,13 +42,12 @@ class Difference(msgspec.Struct):
     """Between the two logits."""
 
 
-def make(folder: str) -> None:
-    """Write a Llama of two layers and a tokenizer of one word a token into a folder.
+def sharp_model() -> Any:
+    """A Llama of two layers.
 
-    Attention is made sharp: with the usual initialisation a greedy token hardly depends on what is cached.
+    Its attention is made sharp: with the usual initialisation a greedy token hardly depends on what is cached.
     """
     torch, transformers = importlib.import_module("torch"), importlib.import_module("transformers")
-    tokenizers = importlib.import_module("tokenizers")
     torch.manual_seed(0)
     model = transformers.LlamaForCausalLM(
         transformers.LlamaConfig(
@@ -71,7 +70,13 @@ def make(folder: str) -> None:
             if weight.dim() == 2:
                 sharp = "q_proj" in name or "k_proj" in name
                 weight.normal_(0, (2.0 if sharp else 1.2) / weight.shape[1] ** 0.5)
-    model.save_pretrained(folder)
+    return model
+
+
+def make(folder: str) -> None:
+    """Write the model and a tokenizer of one word a token into a folder."""
+    transformers, tokenizers = importlib.import_module("transformers"), importlib.import_module("tokenizers")
+    sharp_model().save_pretrained(folder)
     specials = ["<s>", "</s>", "<pad>", "<unk>"]
     words = [*(f"t{number}" for number in range(VOCABULARY)), *specials]
     vocabulary = {word: number for number, word in enumerate(words)}
@@ -82,10 +87,9 @@ def make(folder: str) -> None:
     ).save_pretrained(folder)
 
 
-def differences(folder: str, answers: list[Answer]) -> list[Difference]:
+def differences(model: Any, answers: list[Answer]) -> list[Difference]:
     """The answers with a token that one pass over prompt and answer would not have given; ties are none."""
-    torch, transformers = importlib.import_module("torch"), importlib.import_module("transformers")
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    torch = importlib.import_module("torch")
     found = []
     for answer in answers:
         if not answer.output:
@@ -116,7 +120,9 @@ def main() -> None:
         return
     read = msgspec.json.Decoder(Answer)
     answers = [read.decode(line) for line in sys.stdin.buffer if line.strip()]
-    for difference in differences(folder, answers):
+    torch, transformers = importlib.import_module("torch"), importlib.import_module("transformers")
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    for difference in differences(model, answers):
         sys.stdout.buffer.write(msgspec.json.encode(difference) + b"\n")
 
 

@@ -1,0 +1,127 @@
+"""sglang-jax answers requests with tokens that it gives to none of them alone: `cache-loc-reused`, on a CPU.
+
+    git clone https://github.com/sgl-project/sglang-jax && cd sglang-jax && git checkout cddbf6f1
+    PYTHONPATH=python JAX_PLATFORMS=cpu python cache_loc_reused.py
+
+Each batch writes the slots that it reads into one array of the host (`ReqToTokenPool.cache_loc_host_buf`). jax takes an
+array without a copy on a CPU if it begins at a multiple of 64 bytes; then the launch in flight reads the slots of the
+next batch. Where the array begins is chance, and so the server is started until it shows, with other lengths
+of context. A server whose scheduler does not overlap is the last one, for comparison.
+
+Twelve prompts are sent one after the other, and then four at a time. Tokens are greedy, so both must agree.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+CONTEXTS = range(512, 640, 16)
+PROMPTS = [[(7 * number + 13 * at * at) % 500 for at in range(20 + 3 * number)] for number in range(12)]
+ANSWER = 24
+
+
+def make(folder: Path) -> None:
+    """A Llama of two layers whose attention is sharp: greedy tokens depend on what the cache holds."""
+    import tokenizers
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=512,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=128,
+        bos_token_id=508,
+        eos_token_id=509,
+        pad_token_id=510,
+    )
+    model = transformers.LlamaForCausalLM(config).float()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.dim() == 2:
+                sharp = "q_proj" in name or "k_proj" in name
+                weight.normal_(0, (2.0 if sharp else 1.2) / weight.shape[1] ** 0.5)
+    model.save_pretrained(folder)
+    words = {word: number for number, word in enumerate([*(f"t{i}" for i in range(508)), "<s>", "</s>", "<p>", "<u>"])}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<u>"))
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="<p>", unk_token="<u>"
+    ).save_pretrained(folder)
+
+
+def ask(port: int, prompt: list[int]) -> list[int]:
+    """The tokens of one answer."""
+    sampling = {"temperature": 0, "max_new_tokens": ANSWER, "ignore_eos": True}
+    body = json.dumps({"input_ids": prompt, "sampling_params": sampling}).encode()
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/generate", body, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=300) as answer:
+        told: Any = json.load(answer)
+    tokens: list[int] = told["output_ids"]
+    return tokens
+
+
+def serve(model: Path, log: Path, context: int, *options: str) -> tuple[int, int]:
+    """The answers of twelve that are the same four at a time as alone, and how many were asked for."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "sgl_jax.launch_server", "--model-path", str(model), "--port", str(port)]
+    command += ["--device", "cpu", "--attention-backend", "native", "--dtype", "float32", "--page-size", "1"]
+    command += ["--max-total-tokens", "512", "--chunked-prefill-size", "64", "--disable-precompile"]
+    command += ["--grammar-backend", "none", "--max-running-requests", "8", "--context-length", str(context)]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+    with log.open("wb") as out:
+        server = subprocess.Popen([*command, *options], env=environment, stdout=out, stderr=out, process_group=0)
+    try:
+        for _ in range(600):
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5).close()
+                break
+            except (OSError, urllib.error.URLError):
+                if server.poll() is not None:
+                    raise SystemExit(f"the server ended: {log.read_text(errors='replace')[-2000:]}") from None
+                time.sleep(0.5)
+        alone = [ask(port, prompt) for prompt in PROMPTS]
+        with ThreadPoolExecutor(4) as four:
+            together = list(four.map(lambda prompt: ask(port, prompt), PROMPTS))
+    finally:
+        os.killpg(server.pid, 9)
+        server.wait()
+    same = [one == other for one, other in zip(alone, together, strict=True)]
+    for number, (one, other) in enumerate(zip(alone, together, strict=True)):
+        if one != other:
+            at = next(at for at, (a, b) in enumerate(zip(one, other, strict=True)) if a != b)
+            print(f"    prompt {number}, token {at}: alone {one[at]}, beside others {other[at]}")
+            break
+    return sum(same), len(same)
+
+
+def main() -> None:
+    """Start servers until one answers wrongly, and one without overlap."""
+    with tempfile.TemporaryDirectory() as scratch:
+        model, log = Path(scratch) / "model", Path(scratch) / "server.log"
+        make(model)
+        for context in CONTEXTS:
+            same, asked = serve(model, log, context)
+            print(f"--context-length {context}: {same} of {asked} answers are the same beside others", flush=True)
+            if same < asked:
+                break
+        same, asked = serve(model, log, context, "--disable-overlap-schedule")
+        print(f"--context-length {context} --disable-overlap-schedule: {same} of {asked}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Hooks into transformers' continuous batching."""

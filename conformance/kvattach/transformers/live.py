@@ -1,0 +1,13 @@
+"""Attaches to the transformers that this process has imported."""
+
+from kvattach.hooks import Trace
+from kvattach.transformers.hooks import Attached
+from kvattach.transformers.modules import imported
+
+COUNT_EVERY = 100
+"""Steps between two looks at the engine's free blocks and reference counts, which are as long as its memory is big."""
+
+
+def attach(trace: Trace) -> Attached:
+    """Install the hooks; they stay until the process ends."""
+    return Attached(imported(), trace, COUNT_EVERY)

@@ -1,0 +1,1 @@
+"""transformers' continuous batching with a real, tiny model, on the CPU."""

@@ -1,0 +1,51 @@
+"""transformers' continuous batching, to be driven with hooks."""
+
+import importlib
+import sys
+from pathlib import Path
+
+from kvattach.hooks import Hooks, Trace
+from kvattach.transformers.hooks import Attached
+from kvattach.transformers.modules import imported
+from kvlab.drives import Trial
+from kvlab.model import differences, sharp_model
+from kvlab.stubs import EngineError, require
+from kvlab.traffic import STUCK
+from kvlab.transformers.driver import Driver
+from kvlab.transformers.faults import defects
+from kvspec.memory.events import Failed
+
+REQUESTS = 20
+"""Of one run."""
+
+
+def trial(folder: Path) -> Trial:
+    """The release in `folder`; what it depends on is installed.
+
+    Raises:
+        EngineError: it holds none, or the process holds another one.
+    """
+    if not (folder / "transformers" / "generation" / "continuous_batching").is_dir():
+        raise EngineError(f"{folder} holds no transformers with continuous batching")
+    require("transformers", "torch", "psutil", "tokenizers", "safetensors")
+    sys.path.insert(0, str(folder))
+    loaded = Path(importlib.import_module("transformers").__path__[0]).parent
+    if loaded != folder.resolve():
+        raise EngineError(f"this process holds another transformers already: {loaded}")
+    engine, model = imported(), sharp_model()
+    attached: list[Hooks] = []
+
+    def attach(trace: Trace) -> Hooks:
+        attached[:] = [Attached(engine, trace).hooks]
+        return attached[0]
+
+    def run(seed: int) -> None:
+        driver = Driver(model, seed, REQUESTS)
+        error = driver.run()
+        if STUCK in error:  # the hooks have reported the others
+            attached[0].emit(Failed("stuck", error))
+        for one in differences(model, list(driver.answers.values())):
+            words = f"wrong token: request {one.rid} position {one.position}: {one.found} and not {one.expected}"
+            attached[0].emit(Failed("assertion", words))
+
+    return Trial("transformers", attach, run, defects(engine))
