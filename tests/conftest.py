@@ -33,8 +33,12 @@ settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest tests come first, so that no core waits for one of them at the end."""
-    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+    """Files with the longest tests come first, so that no core waits for one of them at the end.
+
+    A file stays together: what its tests share is made once, not by each worker.
+    """
+    long = {item.path for item in items if item.get_closest_marker("long") is not None}
+    items.sort(key=lambda item: item.path not in long)
 
 
 @pytest.fixture(autouse=True)

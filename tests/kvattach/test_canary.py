@@ -59,6 +59,7 @@ def driven(engine: str, version: str, *arguments: str) -> dict[str, Any]:
     return said
 
 
+@pytest.mark.slow
 @needs_torch
 @pytest.mark.parametrize(("seed", "runner"), [("2", "2"), ("1", "1")], ids=["V2 with a window", "V1"])
 def test_steps_that_vllm_prepares_are_silent(seed: str, runner: str) -> None:
@@ -67,6 +68,7 @@ def test_steps_that_vllm_prepares_are_silent(seed: str, runner: str) -> None:
     assert said["launches"] > 25
 
 
+@pytest.mark.slow
 @needs_torch
 @pytest.mark.parametrize(("plant", "runner"), [("mapping", "2"), ("swap", "1")], ids=["V2", "V1"])
 def test_what_is_put_into_a_step_of_vllm_is_found(plant: str, runner: str) -> None:

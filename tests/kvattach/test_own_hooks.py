@@ -27,6 +27,7 @@ def section(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return text
 
 
+@pytest.mark.slow
 def test_the_guides_engines_are_attached_and_their_defects_are_found(section: str, tmp_path: Path) -> None:
     ran = subprocess.run([sys.executable, "attached.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
     shown = section.split("It prints")[1].strip("\n").split("\n\n")[0]

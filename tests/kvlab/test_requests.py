@@ -65,6 +65,7 @@ def test_an_engine_without_an_adapter_is_refused(tmp_path: Path, capsys: pytest.
     assert "there is no release 0.0.0 of vllm" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_vectors_find_what_is_planted_in_sglang() -> None:
     release = "0.5.23"

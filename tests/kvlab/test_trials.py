@@ -14,6 +14,8 @@ from kvlab.releases import folder_of
 from kvlab.stubs import EngineError
 from tests.kvlab.checkout import checkout_of
 
+pytestmark = pytest.mark.slow
+
 
 def folder(engine: str, version: str | None = None) -> Path:
     """Where an engine is; without it the test is skipped, and says why."""
@@ -78,7 +80,6 @@ def test_sglang_with_its_fences_conforms() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("version", "places"), [("0.5.22", ["backup"]), ("0.5.10", ["backup", "load", "rows"])])
 def test_sglang_without_a_fence_races(version: str, places: list[str]) -> None:
     done = trial("sglang", folder("sglang", version), "--runs", "15")
@@ -94,7 +95,7 @@ def test_planted_defects_are_found(engine: str, options: tuple[str, ...]) -> Non
     assert "10 of 10 injected faults found" in done.stdout
 
 
-PARTS, SIZE = 6, 8
+PARTS, SIZE = 3, 16
 A_PART = """
 import sys
 from dataclasses import replace
@@ -105,11 +106,10 @@ whole, part = trial.trial_of, int(sys.argv.pop(1))
 trial.trial_of = lambda *of: replace(every := whole(*of), defects=every.defects[part * {SIZE} :][:{SIZE}])
 main()
 """.replace("{SIZE}", str(SIZE))
-"""The command, with eight of the defects: all together take two minutes."""
+"""The command, with a third of the defects: all together take two minutes, and each part imports the engine."""
 
 
 @pytest.mark.long
-@pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 def test_planted_defects_are_found_in_sglang(part: int) -> None:
     arguments = ["engines", "inject", "sglang", str(folder("sglang", "0.5.23")), "--runs", "60", "--without-known"]

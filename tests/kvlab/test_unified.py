@@ -27,6 +27,7 @@ RELEASES = {
 """Release -> what explains what the vectors find."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("release", RELEASES)
 def test_what_the_vectors_find_in_it_is_explained(release: str, tmp_path: Path) -> None:
     folder = folder_of(release)
@@ -124,6 +125,7 @@ PLAIN_STEP_AFTER_DRAFTS = {
 """A plain step takes the last page where drafts were asked for before, and no page more is reckoned for it."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("release", "steps", "says"),
     [

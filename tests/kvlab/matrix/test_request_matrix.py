@@ -157,6 +157,7 @@ def test_the_seeds_bugs_show_in_the_release_that_has_them(report: RequestReport)
     assert ("SESS-2", "reserve-twice") in by_rule
 
 
+@pytest.mark.slow
 def test_what_is_wrong_with_its_hybrid_pools_shows(report: RequestReport) -> None:
     by_rule = {(one.rule, one.explanation) for one in report.found}
     assert ("SWA-6", "locked-tombstone") in by_rule
@@ -165,32 +166,38 @@ def test_what_is_wrong_with_its_hybrid_pools_shows(report: RequestReport) -> Non
     assert {"MAMBA-1", "MAMBA-2", "MAMBA-3", "MAMBA-4", "MAMBA-5", "ACC-3"} <= report.checked.keys()
 
 
+@pytest.mark.slow
 def test_a_release_may_do_less_than_a_vector_works_out(report: RequestReport) -> None:
     """It evicts a whole node where one state was asked for: allowed, but not what the vector expects."""
     assert "state_capacity_miss" in report.conform
 
 
+@pytest.mark.slow
 def test_all_that_is_found_in_the_release_is_explained(report: RequestReport) -> None:
     assert not [one for one in report.found if one.explanation is None]
 
 
+@pytest.mark.slow
 def test_a_chunked_request_keeps_its_row_in_this_release(report: RequestReport) -> None:
     kept = [name for name in report.conform if name.startswith("row_kept_over_chunks")]
     assert len(kept) == 4
     assert report.checked["ROW-2"] > 0
 
 
+@pytest.mark.slow
 def test_vectors_that_need_what_the_release_lacks_are_not_run(report: RequestReport) -> None:
     assert "late_publish" in report.lacks
     assert report.skipped["state_of_the_prompt_is_gone"] == ["late_publish"]
 
 
+@pytest.mark.slow
 def test_a_row_is_judged_as_the_release_has_launches_read_it(report: RequestReport) -> None:
     assert "row_withheld_until_launch_completes" in report.conform
     assert report.skipped["row_free_under_a_launch_that_copied_it"] == ["rows_at_launch"]
     assert report.reached["row not withheld"] > 0
 
 
+@pytest.mark.slow
 def test_a_written_trace_shows_the_same_finding_again(report: RequestReport) -> None:
     for one in report.found:
         with TraceReader(Path(one.file)) as trace:
