@@ -6,6 +6,7 @@ import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from kvattach.hooks import Hooks
@@ -73,7 +74,7 @@ class Agent:
 class Worker:
     """A worker that reads page 6 of prefill, and the half of its page 7, into 3 and 4."""
 
-    num_blocks, _physical_blocks_per_logical_kv_block, dst_num_blocks = 20, 1, {"prefill": 20}
+    num_blocks, _physical_blocks_per_logical_kv_block, dst_num_blocks = 20, 1, {"prefill": 20, "decode": 20}
     _remote_agents = {"prefill": {(0, 0): "an agent"}}  # noqa: RUF012
 
     def __init__(self) -> None:
@@ -85,6 +86,15 @@ class Worker:
 
     def _get_new_notifs(self) -> set[str]:
         return {"d7"}
+
+    def get_transfer_results(self) -> Any:
+        return SimpleNamespace(finished_recving={"d1", "d2"}, failed_recving={"d2"})
+
+    def _handle_push_reg_notif(self, notif: bytes) -> None: ...
+
+    def _xfer_blocks(self, *, request_id: str, remote_request_id: str, dst_engine_id: str) -> None:
+        agent = self.nixl_wrapper
+        agent.transfer(agent.make_prepped_xfer("WRITE", "ours", [6, 7], "theirs", [3, 4], notif_msg=b"d1:1"))
 
     def _read_blocks(self, *, request_id: str, remote_request_id: str, dst_engine_id: str, posts: bool = True) -> None:
         agent = self.nixl_wrapper
@@ -129,16 +139,18 @@ class Two:
     """Prefill has computed six tokens into its pages 6 and 7, and decode has pages 3 and 4 for them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        module: Any = ModuleType("pull_worker")
-        module.NixlPullConnectorWorker = type("NixlPullConnectorWorker", (Worker,), dict(vars(Worker)))
-        monkeypatch.setitem(sys.modules, f"{PACKAGE}.pull_worker", module)
+        for name, kind in (("pull_worker", "NixlPullConnectorWorker"), ("push_worker", "NixlPushConnectorWorker")):
+            module: Any = ModuleType(name)
+            setattr(module, kind, type(kind, (Worker,), dict(vars(Worker))))
+            monkeypatch.setitem(sys.modules, f"{PACKAGE}.{name}", module)
         self.trace = Kept()
         together = Together(self.trace, ["prefill", "decode"])
         self.prefill = Host("prefill", "p1", together)
         self.prefill.hooks.detach()  # the worker below is decode's
         self.decode = Host("decode", "d1", together)
-        self.worker = module.NixlPullConnectorWorker()
+        self.worker = sys.modules[f"{PACKAGE}.pull_worker"].NixlPullConnectorWorker()
         self.worker.start_load_kv(None)
+        self.pusher = sys.modules[f"{PACKAGE}.push_worker"].NixlPushConnectorWorker()
         run = self.prefill.run
         self.prefill.emit(
             Take(run.name, "kv", [6, 7]),
@@ -232,7 +244,7 @@ def test_a_transfer_that_failed_has_written_nothing_and_one_that_was_not_needed_
     two.worker.nixl_wrapper.release_xfer_handle(7)
     assert [use.pages for use in two.told(End)[-1].unwritten] == [[3], [4]]
     two.read(posts=False)
-    assert two.told(Send)[-1].id == "read prefill p1, 2" and not two.told(Send)[-1].after
+    assert two.told(Send)[-1].id == "done prefill p1, 2" and not two.told(Send)[-1].after
 
 
 def test_a_network_that_fails_is_in_time_for_what_keeps_leases_if_it_is_steady() -> None:
@@ -246,6 +258,30 @@ def test_a_network_that_fails_is_in_time_for_what_keeps_leases_if_it_is_steady()
     assert late(b"HB:p1", steady=False) and late(b"p1:1", steady=True)
 
 
+def test_pages_that_decode_has_registered_are_written_from_the_lease_and_decode_reads_them_when_it_is_notified(
+    two: Two,
+) -> None:
+    two.come()
+    registered = b"PUSH_REG:" + msgspec.msgpack.encode({"decode_engine_id": "decode", "request_id": "d1"})
+    two.worker.nixl_wrapper.send_notif("an agent", notif_msg=registered)
+    two.keep()
+    two.decode.hooks.detach()
+    two.prefill.hooks.attach()
+    two.pusher.start_load_kv(None)
+    two.pusher._handle_push_reg_notif(registered)
+    two.pusher._xfer_blocks(request_id="p1", remote_request_id="d1", dst_engine_id="decode")
+    two.prefill.hooks.detach()
+    two.decode.hooks.attach()
+    assert two.pusher.get_transfer_results().finished_recving == {"d1", "d2"}
+    ids = [event.id for event in two.told(Send, Receive)]
+    assert ids[-5:] == ["fill decode d1", "ready prefill p1", "fill decode d1", "done decode d1", "done decode d1"]
+    begun = two.told(Begin)[-1]
+    (_, _), (half, target) = begun.copies
+    assert (half.pool, half.pages, half.holder, half.stop) == ("prefill/kv", [7], "prefill/lease p1", 2)
+    assert (target.pool, target.pages, target.holder, target.stop) == ("decode/kv", [4], None, 2)
+    assert two.told(Send)[-1].after == [begun.id] and two.trace.found == []
+
+
 def test_a_heartbeat_orders_nothing_and_each_notification_is_a_message_of_its_own(two: Two) -> None:
     before = len(two.told(Send, Receive))
     agent = two.worker.nixl_wrapper
@@ -254,7 +290,7 @@ def test_a_heartbeat_orders_nothing_and_each_notification_is_a_message_of_its_ow
     agent.send_notif("an agent", notif_msg=b"p1:1")
     agent.send_notif("an agent", notif_msg=b"p1:1")
     names = [event.id for event in two.told(Send, Receive)[before:]]
-    assert names == ["read decode d7", "read prefill p1", "read prefill p1, 2"]
+    assert names == ["done decode d7", "done prefill p1", "done prefill p1, 2"]
 
 
 def test_a_scheduler_whose_workers_are_other_processes_is_not_observed(two: Two) -> None:
@@ -264,7 +300,7 @@ def test_a_scheduler_whose_workers_are_other_processes_is_not_observed(two: Two)
 
 def test_prompts_of_two_servers_avoid_a_window_that_begins_in_a_block_that_is_left_out() -> None:
     works = [servers_workload(seed, known=False) for seed in range(40)]
-    assert {work.connector for work in works} == {"pull"} and not any(work.whole for work in works)
+    assert {work.connector for work in works} == {"pull", "push"} and not any(work.whole for work in works)
     windows = [work for work in works if work.groups == (("window", 4, 8),)]
     assert windows and [tokens for tokens in range(1, 17) if windows[0].leaves_out(tokens)] == [11, 15]
 

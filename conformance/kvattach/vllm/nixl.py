@@ -10,14 +10,20 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from kvattach.vllm.offload import Attached
 from kvattach.vllm.residency import POOL, Run
 from kvspec.memory.events import Begin, End, EndHolder, Receive, Send, Transfer, Use
 
 PACKAGE = "vllm.distributed.kv_transfer.kv_connector.v1.nixl"
-POSTS = {"pull_worker": ("NixlPullConnectorWorker", "_read_blocks")}
+POSTS = {
+    "pull_worker": ("NixlPullConnectorWorker", "_read_blocks"),
+    "push_worker": ("NixlPushConnectorWorker", "_xfer_blocks"),
+}
 """Module of a kind of worker -> its class, and the function that posts transfers of one request."""
-HEARTBEAT = b"HB:"
+HEARTBEAT, REGISTRATION = b"HB:", b"PUSH_REG:"
+"""How a notification begins that keeps a lease, and one that says which pages are to be filled."""
 REMEMBERED = 10_000
 """Messages of which it is known that they were sent."""
 
@@ -39,12 +45,14 @@ class Post:
     """The request on the other server."""
     engine: str
     """The other server."""
+    writes: bool
+    """Whether it writes the other server's pages."""
     pairs: list[tuple[int, int]]
     """Local page and remote page."""
     id: str = ""
     done: bool = False
     written: list[Use] = field(default_factory=list)
-    """Pages of this server that it writes."""
+    """The pages that it writes."""
 
 
 class Nixl:
@@ -57,7 +65,7 @@ class Nixl:
         self._asked: dict[str, int] = {}
         """Request -> where the tokens begin that are to come."""
         self._coming: dict[str, tuple[Run, dict[int, Place]]] = {}
-        """Request -> its run, and its pages that are to come."""
+        """Request -> its run, and its pages that are to come, or to be filled elsewhere."""
         self._posting: tuple[Any, str, str, str] | None = None
         """The worker, the request, its name there and the other server of the transfer that is being made."""
         self._posts: dict[Any, Post] = {}
@@ -90,7 +98,12 @@ class Nixl:
                 worker = getattr(sys.modules[f"{PACKAGE}.{name}"], kind)
                 hooks.hook(worker, "start_load_kv", before=lambda worker, _: self._watch(worker))
                 hooks.hook(worker, "_get_new_notifs", after=self._heard)
+                hooks.watch(worker, "start_load_kv")
+                hooks.watch(worker, "get_transfer_results")
                 self._within(worker, posts)
+            pushes = sys.modules[f"{PACKAGE}.push_worker"].NixlPushConnectorWorker
+            hooks.hook(pushes, "_handle_push_reg_notif", before=lambda _, message: self._fills(Receive, message))
+            hooks.hook(pushes, "get_transfer_results", after=self._filled)
         return self._engine
 
     # The scheduler
@@ -101,11 +114,18 @@ class Nixl:
     def _comes(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         """Pages are there for tokens of the other server, which has said that they are ready."""
         start, params = self._asked.pop(request.request_id, 0), request.kv_transfer_params or {}
-        if not params.get("do_remote_prefill") or not params.get("remote_block_ids"):
+        if not params.get("do_remote_prefill"):
             return
-        self._attached.emit(Receive(f"ready {params['remote_engine_id']} {params['remote_request_id']}"))
-        run, places, stop = self._attached.runs[request.request_id], dict[int, Place](), start + num_external_tokens
-        for group, row in zip(self._attached.groups, blocks.get_block_ids(), strict=True):
+        if params.get("remote_block_ids"):
+            self._attached.emit(Receive(f"ready {params['remote_engine_id']} {params['remote_request_id']}"))
+        self._place(request, blocks.get_block_ids(), start, start + num_external_tokens)
+
+    def _place(self, request: Any, rows: Any, start: int, stop: int) -> None:
+        """Know what the pages of some tokens mean, to this server and to the other one."""
+        for name in self._coming.keys() - self._attached.runs.keys():
+            del self._coming[name]
+        run, places = self._attached.runs[request.request_id], dict[int, Place]()
+        for group, row in zip(self._attached.groups, rows, strict=True):
             self._attached.emit(*run.begins(group, stop))
             for index in range(start // group.size, -(-stop // group.size)):
                 if row[index]:
@@ -113,13 +133,12 @@ class Nixl:
                     places[row[index]] = Place(run.label(group, index), min(slots, group.page_size))
         self._coming[request.request_id] = run, places
 
-    def _finished(self, _: None, answer: tuple[bool, Any], request: Any, __: Any) -> None:
+    def _finished(self, _: None, answer: tuple[bool, Any], request: Any, rows: Any) -> None:
         """A finished request's pages are kept for the other server."""
         run = self._attached.runs.get(request.request_id)
         if not answer[0] or run is None or run.keeper != run.name:
             return
-        for group in self._attached.groups:
-            self._attached.emit(*run.begins(group, request.num_computed_tokens))
+        self._place(request, rows, 0, request.num_computed_tokens)
         run.keeper = f"lease {request.request_id}"
         self._attached.emit(Transfer(run.name, run.keeper), EndHolder(run.name))
         self._attached.emit(Send(f"ready {self._engine} {request.request_id}"))
@@ -161,21 +180,25 @@ class Nixl:
         ours = _pages(local, worker.num_blocks, worker._physical_blocks_per_logical_kv_block)
         theirs = _pages(remote, worker.dst_num_blocks[engine], info.remote_physical_blocks_per_logical)
         pairs = dict.fromkeys(zip(ours, theirs, strict=True))
-        self._posts[handle] = Post(request, there, engine, [*pairs])
+        self._posts[handle] = Post(request, there, engine, kind == "WRITE", [*pairs])
 
     def _posted(self, _: None, __: Any, handle: Any) -> None:
-        """Blocks are read from the other server, which is notified when that is done."""
+        """Blocks are read from the other server, or written there; it is notified when that is done."""
         post = self._posts[handle]
-        run, places = self._coming[post.request]
+        run, places = self._coming.get(post.request, (None, {}))
+        holder = None if run is None else run.keeper
         self._numbers += 1
-        post.id = f"read {run.name} {self._numbers}"
+        post.id = f"{'write' if post.writes else 'read'} {post.request} {self._numbers}"
         copies = list[tuple[Use, Use]]()
         for ours, theirs in post.pairs:
             place = places.get(ours)
             labels, stop = (None, 0) if place is None else ([place.label], place.slots)
-            source = Use(None, f"{post.engine}/{POOL}", [theirs], 0, stop, labels, f"{post.engine}/lease {post.remote}")
-            copies.append((source, Use(None, POOL, [ours], 0, stop, labels, run.name)))
-        post.written = [Use(None, POOL, [ours], holder=run.name) for ours, _ in post.pairs]
+            here, there = Use(None, POOL, [ours], 0, stop, labels, holder), Use(None, f"{post.engine}/{POOL}", [theirs])
+            there.stop, there.labels = stop, labels
+            if not post.writes:  # by which name decode holds what is written there, prefill does not know
+                there.holder = f"{post.engine}/lease {post.remote}"
+            copies.append((here, there) if post.writes else (there, here))
+        post.written = [Use(None, target.pool, [*target.pages], holder=target.holder) for _, target in copies]
         self._attached.emit(Begin(post.id, copies=copies, at="transfer"))
         self._attached.emit(Send(self._message(post.engine, post.remote), after=[post.id]))
 
@@ -188,25 +211,38 @@ class Nixl:
         post = self._posts.pop(handle, None)
         if post is not None and post.id:
             self._attached.emit(End(post.id, unwritten=[] if post.done else post.written))
-            self._attached.emit(Send(over(post.engine, post.remote)))
+            if not post.writes:
+                self._attached.emit(Send(over(post.engine, post.remote)))
 
     def _says(self, worker: Any, name: str, message: bytes) -> None:
-        """The other server learns that its pages are not needed."""
-        if not message.startswith(HEARTBEAT):
+        """The other server learns that its pages are not needed, or which ones of this one to fill."""
+        if message.startswith(REGISTRATION):
+            self._fills(Send, message)
+        elif not message.startswith(HEARTBEAT):
             engine = next(engine for engine, agents in worker._remote_agents.items() if name in agents.values())
             self._attached.emit(Send(self._message(engine, message.decode().rsplit(":", 1)[0])))
 
     def _message(self, engine: str, request: str) -> str:
-        """The message that a request's pages were read; a further one has another name, for the first is acted upon."""
-        message = f"read {engine} {request}"
+        """The message that the pages are there; only upon the first is acted, so a further one has another name."""
+        message = f"done {engine} {request}"
         times = self._said[message] = self._said.pop(message, 0) + 1
         if len(self._said) > REMEMBERED:
             del self._said[next(iter(self._said))]
         return message if times == 1 else f"{message}, {times}"
 
+    def _fills(self, kind: type[Send] | type[Receive], message: bytes) -> None:
+        """Decode's pages for a request are registered with prefill."""
+        data = msgspec.msgpack.decode(message[len(REGISTRATION) :])
+        self._attached.emit(kind(f"fill {data['decode_engine_id']} {data['request_id']}"))
+
+    def _filled(self, _: None, results: Any, __: Any) -> None:
+        """Decode sees that its pages are filled."""
+        for request in results.finished_recving - results.failed_recving:
+            self._attached.emit(Receive(f"done {self._engine} {request}"))
+
     def _heard(self, _: None, requests: set[str], __: Any) -> None:
         for request in requests:
-            self._attached.emit(Receive(f"read {self._engine} {request}"))
+            self._attached.emit(Receive(f"done {self._engine} {request}"))
 
 
 def over(engine: str, request: str) -> str:

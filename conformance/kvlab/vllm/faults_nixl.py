@@ -104,3 +104,50 @@ def pull_defects() -> list[Defect]:
             ),
         ),
     ]
+
+
+def push_defects() -> list[Defect]:
+    """Four of its other one, which pushes."""
+    from vllm.distributed.kv_transfer.kv_connector.v1.nixl.push_scheduler import NixlPushConnectorScheduler
+    from vllm.distributed.kv_transfer.kv_connector.v1.nixl.push_worker import NixlPushConnectorWorker
+
+    waits = "self._recving_metadata[req_id] = meta"
+    same = "if get_base_request_id(reg_id) == base_id:"
+    posted = "self.nixl_wrapper.transfer(handle)"
+    notified = "self.nixl_wrapper.send_notif(self._remote_agents[dst_engine_id][(0, remote_rank)], notif_msg=notif_id)"
+    return [
+        Defect(
+            "registered taken for filled",
+            "a request goes on when its blocks are registered",
+            (
+                (
+                    NixlPushConnectorWorker,
+                    "start_load_kv",
+                    waits,
+                    f"{waits}; self._recving_transfers.setdefault(req_id, [])",
+                ),
+            ),
+        ),
+        Defect(
+            "pushed to another request",
+            "blocks are written into those of any request that is registered",
+            ((NixlPushConnectorWorker, "_pop_matching_registration", same, "if True:"),),
+        ),
+        Defect(
+            "filled too early",
+            "decode is notified of a write when it is posted",
+            ((NixlPushConnectorWorker, "_xfer_blocks", posted, f"{notified}; {posted}"),),
+        ),
+        Defect(
+            "registered what was found",
+            "blocks that were found in decode's own cache are registered, too",
+            (
+                (
+                    NixlPushConnectorScheduler,
+                    "update_state_after_alloc",
+                    "blocks.get_unhashed_block_ids_all_groups()",
+                    "blocks.get_block_ids()",
+                ),
+            ),
+        ),
+    ]

@@ -6,6 +6,8 @@ library's agent, the socket of a handshake, the thread that makes handshakes, an
 
 import importlib
 import random
+import re
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -19,10 +21,12 @@ from kvattach.vllm.nixl import HEARTBEAT, PACKAGE
 from kvlab.device import Point, Stream
 from kvlab.vllm.workload import Workload
 
-KINDS = ("pull",)
-"""The engine's connectors: decode reads what prefill has kept."""
+KINDS = ("pull", "push")
+"""The engine's connectors: decode reads what prefill has kept, or prefill writes what decode has registered."""
 SERVERS = ("prefill", "decode")
 """The two hosts; a server's port is its place here, and its clock begins that many hours later."""
+CLOCKED = ("base_scheduler", "base_worker", "push_worker", "pull_scheduler", "push_scheduler", "pull_worker")
+"""The connector's modules that look at the clock."""
 SKEW = 3600.0
 """Seconds between the clocks of the servers, which count from different moments."""
 LATENCY, LATE = 2.0, 90.0
@@ -247,6 +251,31 @@ class Later:
         """It is no thread."""
 
 
+class Turns:
+    """Stands in for the event that ends the thread of writes: its loop goes round once when the drive says so."""
+
+    def __init__(self) -> None:
+        self._left = 0
+
+    def one(self) -> None:
+        """Let the loop go round."""
+        self._left = 1
+
+    def is_set(self) -> bool:
+        """Whether it has."""
+        self._left -= 1
+        return self._left < 0
+
+    def set(self) -> None:
+        """It has come to its end, or is woken."""
+
+    def clear(self) -> None:
+        """It is woken by the drive."""
+
+    def wait(self, timeout: float | None = None) -> None:
+        """It never waits."""
+
+
 @contextmanager
 def _socket(_: object, path: str) -> Iterator[Socket]:
     yield Socket(int(path.rsplit(":", 1)[1]))
@@ -258,16 +287,17 @@ def prepared() -> str:
     Answers why the release's cannot be driven; empty if it can.
     """
     try:
-        modules: list[Any] = [
-            importlib.import_module(f"{PACKAGE}.{name}")
-            for name in ("base_scheduler", "pull_scheduler", "base_worker", "pull_worker", "connector")
-        ]
+        modules: list[Any] = [importlib.import_module(f"{PACKAGE}.{name}") for name in (*CLOCKED, "utils", "connector")]
     except (ImportError, AttributeError, TypeError) as error:
         return f"its NIXL connector cannot be imported: {error}"
-    base, worker = modules[0], modules[2]
+    base, worker, push, utils = modules[0], modules[1], modules[2], modules[-2]
     clock = SimpleNamespace(perf_counter=lambda: Network.current.clock)
-    for module in modules[:4]:
+    for module in modules[: len(CLOCKED)]:
         module.time = clock
+    push.threading = SimpleNamespace(
+        Thread=lambda **_: SimpleNamespace(start=lambda: None, join=lambda **_: None), Lock=threading.Lock, Event=Turns
+    )
+    utils._RANDOM_SUFFIX_RE = re.compile(r"-[0-9a-f]{8}$")
     base.current_platform = worker.current_platform = SimpleNamespace(
         device_type="cuda", get_nixl_memory_type=lambda: None, set_device=lambda _: None, is_rocm=lambda: False
     )
@@ -308,7 +338,8 @@ def connector(config: Any, kv_cache_config: Any, *, worker: bool) -> Any:
 
     module: Any = importlib.import_module(f"{PACKAGE}.connector")
     role = KVConnectorRole.WORKER if worker else KVConnectorRole.SCHEDULER
-    made = module.NixlPullConnector(config, role, kv_cache_config)
+    kind = module.NixlPullConnector if Network.current.work.connector == "pull" else module.NixlPushConnector
+    made = kind(config, role, kv_cache_config)
     if not worker:
         network = Network.current
         network.schedulers[network.here] = made.connector_scheduler
@@ -325,13 +356,22 @@ class Worker:
 
         self._connector = connector(config, kv_cache_config, worker=True)
         worker = self._connector.connector_worker
-        self.thread = worker._handshake_initiation_executor = Later()
+        self._thread = worker._handshake_initiation_executor = Later()
+        self._pushes = worker if work.connector == "push" else None
         spec = kv_cache_config.kv_cache_groups[0].kv_cache_spec
         memory = torch.zeros((work.blocks, spec.page_size_bytes), dtype=torch.uint8)
         layers = [layer for group in kv_cache_config.kv_cache_groups for layer in group.layer_names]
         self._connector.register_kv_caches(dict.fromkeys(layers, memory))
         described = {(0, 0): self._connector.get_handshake_metadata()}
         scheduler.connector.set_xfer_handshake_metadata_pp_aware(described)
+
+    def get_on(self) -> None:
+        """Its threads do a part of their work: a handshake, and a round of the one that writes."""
+        if Network.current.share() < 0.5:
+            self._thread.one()
+        if self._pushes is not None and Network.current.share() < 0.7:
+            self._pushes._push_writer_stop.one()
+            self._pushes._push_writer_loop()
 
     def execute(self, output: Any) -> tuple[Any, Point]:
         """Play `execute_model` for one output of the scheduler: what is reported with it, and when it is computed."""

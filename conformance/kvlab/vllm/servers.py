@@ -73,11 +73,18 @@ class Server(Drive):
 
     def turn(self) -> None:
         """One turn of its engine, which may have nothing to do."""
-        if self._dice.random() < 0.5:
-            self._worker.thread.one()
+        self._worker.get_on()
         if self._dice.random() < self.work.abort / 2:
             self._abort()
         self._step()
+
+    def _abort(self) -> None:
+        # Decode waits for ever for what an aborted request of prefill would have pushed.
+        if not (self.work.steady and self.work.connector == "push" and self.work.server == "prefill"):
+            super()._abort()
+
+    def _standing(self, left: dict[str, Any]) -> str:
+        return "each finished" if all(one.is_finished() for one in left.values()) else super()._standing(left)
 
     @property
     def done(self) -> bool:
@@ -97,6 +104,8 @@ class Pair:
         self.work, self.network = work, Network(work)
         self._dice = random.Random(work.seed + 5)
         self._arrived = 0
+        self._both: set[str] = set()
+        """Requests that the router brought to both at once."""
         self._routed: list[tuple[float, str, list[int], Any]] = []
         """Requests on their way to decode, and when they are there."""
         self.servers = [
@@ -149,11 +158,15 @@ class Pair:
         if server.hooks.problem is not None:
             raise RuntimeError(server.hooks.problem)
         for name, params in prefill.ended:
-            # A router that gets no parameters lets decode compute all of it.
-            sent = msgspec.json.decode(msgspec.json.encode(params))
-            prompt = prefill.prompts[name]
-            self._routed.append((self.network.now + self.network.takes(), f"d{name[1:]}", prompt, sent))
+            if name not in self._both:
+                # A router that gets no parameters lets decode compute all of it.
+                self._route(name, msgspec.json.decode(msgspec.json.encode(params)))
         prefill.ended.clear()
+
+    def _route(self, name: str, params: dict[str, Any] | None) -> None:
+        """Bring a request to decode, under the name that it has there: a server puts an ending of its own behind it."""
+        arrives, prompt = self.network.now + self.network.takes(), self.servers[0].prompts[name]
+        self._routed.append((arrives, name.replace("-0", "-1"), prompt, params))
 
     def _arrive(self, prefill: Server) -> None:
         self._arrived += 1
@@ -163,7 +176,12 @@ class Pair:
         prompt = prompt[: self.work.longest // 2]
         while not self.work.whole and self.work.leaves_out(len(prompt)):
             prompt.append(1)
-        prefill.add(f"p{self._arrived}", prompt, {"do_remote_decode": True, "do_remote_prefill": False})
+        name = f"r{self._arrived}-{self._arrived:08x}"
+        prefill.add(name, prompt, {"do_remote_decode": True, "do_remote_prefill": False})
+        if self.work.connector == "push" and self._dice.random() < 0.5:
+            self._both.add(name)
+            place = {"remote_engine_id": "prefill", "remote_host": "localhost", "remote_port": 0, "tp_size": 1}
+            self._route(name, {"do_remote_prefill": True, "remote_request_id": name, **place})
 
 
 def watch_leases(hooks: Hooks) -> None:

@@ -11,7 +11,7 @@ from kvlab.vllm.driver import EngineGaveUp, StuckError
 from kvlab.vllm.engine import fitting
 from kvlab.vllm.faults import defects, names_without_content
 from kvlab.vllm.faults_chunks import chunk_defects
-from kvlab.vllm.faults_nixl import pull_defects
+from kvlab.vllm.faults_nixl import pull_defects, push_defects
 from kvlab.vllm.faults_offload import offloading_defects
 from kvlab.vllm.faults_tokens import token_defects
 from kvlab.vllm.issues import RUNS, drawn, fix_others
@@ -77,7 +77,7 @@ def trial(folder: Path | None) -> Trial:
         *token_defects(),
         *([] if without else offloading_defects()),
         *([] if without_chunks else chunk_defects()),
-        *([] if without_servers else pull_defects()),
+        *([] if without_servers else [*pull_defects(), *push_defects()]),
     ]
     known = known_issues(
         "vllm",

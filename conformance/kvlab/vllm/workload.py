@@ -36,7 +36,7 @@ class Workload:
     """Whether a request is admitted only if all of its prompt fits."""
     connector: str = ""
     """How a KV connector loads: `sync`, `async`, or `` for none. Finished requests' pages are sent away by it too.
-    `pull`: the engine's own NIXL connector, between two servers."""
+    `pull`, `push`: the engine's own NIXL connector, between two servers."""
     server: str = ""
     """Which of the two servers it is: `prefill` or `decode`."""
     offload: str = ""
@@ -204,19 +204,20 @@ def chunks_workload(seed: int, known: bool = True) -> Workload:
 def servers_workload(seed: int, known: bool = True) -> Workload:
     """One of all workloads of two servers with the NIXL connector; without `known` as `random_workload`."""
     base, dice = random_workload(seed, known), random.Random(seed)
-    groups = dice.choice([groups for groups in GROUPS if groups[-1][0] != "state"])
+    groups, connector = dice.choice([one for one in GROUPS if one[-1][0] != "state"]), dice.choice(("pull", "push"))
+    waits = connector == "push" and not known  # decode waits for ever for what is not pushed
     return replace(
         base,
         groups=groups,
         blocks=dice.randrange(18, 48) * len(groups) * (4 if groups[0][1] == 1 else 1),
-        connector="pull",
+        connector=connector,
         whole=known,
         launches=min(base.launches, 2),
         drafts=0,
         eagle=False,
-        failing=dice.choice((0.0, 0.1, 0.3) if known else (0.0, 0.1)),
-        late=dice.choice((0.0, 0.1)),
-        lost=dice.choice((0.0, 0.1, 0.3)),
+        failing=0.0 if waits else dice.choice((0.0, 0.1, 0.3) if known else (0.0, 0.1)),
+        late=0.0 if waits else dice.choice((0.0, 0.1)),
+        lost=0.0 if waits else dice.choice((0.0, 0.1, 0.3)),
         doubled=dice.choice((0.0, 0.2)),
         steady=not known,
         reset=0.0,
