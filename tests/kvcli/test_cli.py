@@ -233,12 +233,13 @@ def test_no_word_is_broken_in_80_columns(capsys: pytest.CaptureFixture[str], mon
 HELPFUL = ["run", "check", "show", "fuzz", "bugs", "matrix", "explore", "rules", "replay mooncake"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", HELPFUL)
-def test_help_flows_and_has_its_examples_under_a_heading(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_flows_and_has_its_examples_under_a_heading(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    command = [sys.executable, "-c", "from kvcli.main import main; main()", *name.split(), "--help"]
-    prose = subprocess.run(command, capture_output=True, text=True, check=True).stdout.partition("╭")[0]
+    assert run_command([*name.split(), "--help"]) == 0
+    prose = capsys.readouterr().out.partition("╭")[0]
     paragraphs = [paragraph.split("\n") for paragraph in re.split(r"\n *\n", prose.strip())]
     *flows, examples = paragraphs
     assert examples[0].strip() == "Examples:" and examples[1].strip().startswith("kvspec ")

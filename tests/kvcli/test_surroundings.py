@@ -15,7 +15,14 @@ from tests.conformance.helpers import HEADER, RECORDED, lines, write
 pytestmark = pytest.mark.slow
 
 KVSPEC = [sys.executable, "-P", "-c", "from kvcli.main import main; main()"]
-COMMANDS = [["check", "leaked.jsonl"], ["rules"], ["schema"], ["fuzz", "--seconds", "0.3"], ["run"], ["check", "none"]]
+COMMANDS = [
+    ["check", "leaked.jsonl"],
+    ["rules"],
+    ["schema"],
+    ["fuzz", "--seconds", "0.3"],
+    ["run", "-v", "chunk_cache"],
+    ["check", "none"],
+]
 SURROUNDINGS: dict[str, dict[str, str | None]] = {
     "ASCII": {"PYTHONIOENCODING": "ascii"},
     "no columns": {"COLUMNS": "0"},
