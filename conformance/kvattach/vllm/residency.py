@@ -55,6 +55,8 @@ class Run:
     """The name of each group's block table."""
     _unit: int = field(init=False)
     """Tokens of one link in the chain of labels: it divides every group's page."""
+    _namespace: str = field(init=False)
+    """The end of its labels, if it has an adapter or a salt."""
     due: int = sys.maxsize
     """The number of tokens with which the next promise comes true."""
     _chain: list[str] = field(default_factory=list)
@@ -68,6 +70,8 @@ class Run:
         self.rows = [0] * len(self.groups)
         self.tables = [f"{self.name}/{group.number}" for group in self.groups]
         self._unit = math.gcd(*(group.size for group in self.groups))
+        foreign = self._foreign()
+        self._namespace = foreign and f"~{foreign[:4]}"
 
     def table(self, group: Group) -> str:
         """The name of the group's block table."""
@@ -89,7 +93,7 @@ class Run:
             start = len(self._chain) * self._unit
             before = self._chain[-1] if self._chain else self._foreign()
             self._chain.append(chained(before, (tuple(tokens[start : start + self._unit]), self._media(start))))
-        return f"{group.number}:{self._chain[end // self._unit - 1]}"
+        return f"{group.number}:{self._chain[end // self._unit - 1]}{self._namespace}"
 
     def last_label(self, group: Group, index: int, tokens: list[int]) -> str:
         """The label that page `index` had while the request had these tokens."""
@@ -117,11 +121,10 @@ class Run:
         page, inside = divmod(tokens, group.size)
         if inside:
             start = page * group.size
-            before = (
-                self._known(group, start, self.request._all_token_ids).partition(":")[2] if page else self._foreign()
-            )
+            self._known(group, start + inside - inside % self._unit, self.request._all_token_ids)
+            before = self._chain[start // self._unit - 1] if page else self._foreign()
             same = chained(before, (tuple(self.request._all_token_ids[start:tokens]), self._media(start)))
-            yield Unify(self.label(group, page), f"{group.number}:{same} begins", inside)
+            yield Unify(self.label(group, page), f"{group.number}:{same}{self._namespace} begins", inside)
 
     def state_label(self, group: Group, tokens: int) -> str:
         """The label of the state after so many tokens; away from a page's border it is the run's own."""
@@ -194,9 +197,9 @@ class Run:
         )
 
     def _foreign(self) -> str:
-        """The first label, which stands for the LoRA adapter."""
-        lora = getattr(self.request, "lora_request", None)
-        return chained("", lora.lora_name) if lora else ""
+        """The first label: for which weights and for whom the content is, and not how the engine's key names these."""
+        lora, salt = (getattr(self.request, name, None) for name in ("lora_request", "cache_salt"))
+        return chained("", (lora and lora.lora_path, salt)) if lora or salt else ""
 
     def _media(self, start: int) -> tuple[Any, ...]:
         """The images and sounds behind the tokens of one link of the chain."""

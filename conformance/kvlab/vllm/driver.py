@@ -4,6 +4,7 @@ import random
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 from kvcheck import Finding
@@ -50,12 +51,14 @@ class Drive:
     happened: Counter[str] = field(default_factory=Counter)
     """Launches and preemptions, counted."""
     _dice: random.Random = field(init=False)
+    _names: random.Random = field(init=False)
     _in_flight: deque[Launch] = field(default_factory=deque)
     _arrived: int = 0
     _turns: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._dice = random.Random(self.work.seed + 2)
+        self._names = random.Random(self.work.seed + 7)
         self.work = fitting(self.work)
         self.scheduler = make_scheduler(self.work)
         self._tokens = Tokens(self.work.seed, self.report, ends=0.03, longest=self.work.longest)
@@ -188,9 +191,23 @@ class Drive:
         if self._dice.random() < self.work.sessions:
             self._turns[name] = self._dice.randrange(1, 4)
             more["resumable"] = True
+        more |= self._namespace()
         prompt, most = self._prompt(), self._dice.randrange(1, 12)
         self._tokens.arrive(name, prompt, most)
         self.scheduler.add_request(make_request(self.work, name, prompt, most, **more))
+
+    def _namespace(self) -> dict[str, Any]:
+        """The adapter and the salt of a request, if it has any. An adapter's number is unique, its name is not."""
+        more: dict[str, Any] = {}
+        if self.work.adapters and self._names.random() < self.work.adapters:
+            number = self._names.randrange(2 * self.work.versions)
+            name = "ab"[number % 2]
+            more["lora_request"] = SimpleNamespace(
+                lora_name=name, lora_int_id=1 + number, lora_path=f"/{name}/{number // 2}", adapter_id=1 + number
+            )
+        if self.work.salts and self._names.random() < self.work.salts:
+            more["cache_salt"] = self._names.choice("abs")
+        return more
 
     def _next_turn(self, name: str) -> None:
         """A session's next input, or its end."""

@@ -204,7 +204,7 @@ def _config(work: Workload) -> SimpleNamespace:
         ec_transfer_config=None,
         kv_events_config=None,
         kv_transfer_config=transfer,
-        lora_config=None,
+        lora_config=Arguments(max_loras=2) if work.adapters else None,
         speculative_config=speculative,
         is_mm_encoder_only=False,
         max_concurrent_batches=work.launches,

@@ -72,6 +72,12 @@ class Workload:
     """How often the prefix cache is reset while requests run."""
     sessions: float = 0.0
     """How often a request is a streaming session of several turns."""
+    adapters: float = 0.0
+    """How often a request has a LoRA adapter, of one of two names."""
+    versions: int = 2
+    """Folders of weights that an adapter's name stands for, one at a time."""
+    salts: float = 0.0
+    """How often a request has a salt, which may be an adapter's name."""
     documents: tuple[tuple[int, ...], ...] = field(default=(), repr=False)
     """Beginnings of prompts."""
     prompts: tuple[tuple[int, ...], ...] = field(default=(), repr=False)
@@ -139,6 +145,8 @@ def random_workload(seed: int, known: bool = True) -> Workload:
         reset=reset,
         sessions=sessions,
         documents=documents,
+        adapters=random.Random(f"{seed} adapters").choice((0.0, 0.0, 0.6)),
+        salts=random.Random(f"{seed} salts").choice((0.0, 0.0, 0.5)),
     )
 
 
