@@ -22,7 +22,7 @@ SGLANG ?= 0.5.8.post1 0.5.9 0.5.10 0.5.10.post1 $(foreach n,11 12 13 14 15 16 17
 SRC ?=
 
 # The releases whose servers `make live` starts.
-LIVE ?= sglang==0.5.23 vllm==0.32.0
+LIVE ?= sglang==0.5.23 vllm==0.32.0 transformers==5.19.0
 
 # The tests start hundreds of processes, and each would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE

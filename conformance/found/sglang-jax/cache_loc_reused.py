@@ -5,8 +5,9 @@
 
 Each batch writes the slots that it reads into one array of the host (`ReqToTokenPool.cache_loc_host_buf`). jax takes an
 array without a copy on a CPU if it begins at a multiple of 64 bytes; then the launch in flight reads the slots of the
-next batch. Where the array begins is chance, and so the server is started until it shows, with other lengths
-of context. A server whose scheduler does not overlap is the last one, for comparison.
+next batch. Where the array begins is chance with glibc's allocator, and so the server is started with several lengths of
+context. Others, as jemalloc and mimalloc, put arrays of this size there each time: with `LD_PRELOAD=libmimalloc.so` the
+first start shows it. A server whose scheduler does not overlap is the last one, for comparison.
 
 Twelve prompts are sent one after the other, and then four at a time. Tokens are greedy, so both must agree.
 """

@@ -46,7 +46,7 @@ def serve_and_report(
 
     release: Path | None = None
     if python is None:
-        python, release = _installed(engine, version, say)
+        python, release = installed(engine, version, say)
     server = SERVERS[engine](settings.seed)
     run = serve(server, python, release, folder, settings, say)
     status = check_traces(out, run.recordings, None, Forms()) if run.recordings else BROKEN
@@ -57,8 +57,12 @@ def serve_and_report(
     return BROKEN if failures or run.differences else status or CONFORMS
 
 
-def _installed(engine: str, version: str, say: Callable[[str], object]) -> tuple[Path, Path | None]:
-    """The Python of an environment, and the folder of the release if the environment does not have it."""
+def installed(engine: str, version: str, say: Callable[[str], object]) -> tuple[Path, Path | None]:
+    """The Python of an environment, and the folder of the release if the environment does not have it.
+
+    Raises:
+        NoEnvironment: the environment cannot be made, or the release cannot be fetched.
+    """
     if engine == "transformers":
         if importlib.util.find_spec(engine) is None or metadata.version(engine) != version:
             raise NoEnvironment(f"{engine}=={version} is not installed here: install it, or name a Python by --python")

@@ -19,7 +19,7 @@ from kvlab.serving.client import Clients, Traffic
 from kvlab.serving.environment import NoEnvironment, search_path
 from kvlab.serving.servers import Server
 
-BOOT = 300.0
+BOOT = 900.0
 """Seconds that a server gets until it answers."""
 
 END = 30.0
@@ -74,14 +74,12 @@ def serve(
     Raises:
         NoEnvironment: the model could not be made, or the server does not start.
     """
-    environment = {**os.environ, **_QUIET, **server.environment, "PYTHONPATH": search_path(folder, release)}
-    model = folder / "model"
-    _python(python, environment, ["make", str(model)])
+    environment, model = prepared(server, python, release, folder)
     hooked = {**environment, "KVSPEC": f"record:{folder / 'trace.jsonl.zst'}", "KVSPEC_FAULT": settings.fault}
     say(f"starting {' '.join(server.arguments)}")
     run = Run(Traffic(), [])
     try:
-        with _running(server, python, model, folder / "server.log", hooked) as (process, port):
+        with running(server, python, model, folder / "server.log", hooked) as (process, port):
             say(f"{settings.clients} clients for {settings.seconds:.0f} s")
             run.traffic = Clients(server, port, settings.seed, settings.clients).run(settings.seconds)
             if process.poll() is not None:
@@ -101,6 +99,18 @@ def serve(
     return run
 
 
+def prepared(server: Server, python: Path, release: Path | None, folder: Path) -> tuple[dict[str, str], Path]:
+    """The environment of a server's processes, and its model, which is made in `folder`.
+
+    Raises:
+        NoEnvironment: the model could not be made.
+    """
+    environment = {**os.environ, **_QUIET, **server.environment, "PYTHONPATH": search_path(folder, release)}
+    model = folder / "model"
+    _python(python, environment, ["make", str(model)])
+    return environment, model
+
+
 def _python(python: Path, environment: dict[str, str], arguments: list[str], given: bytes = b"") -> bytes:
     done = subprocess.run(
         [str(python), "-m", "kvlab.model", *arguments],
@@ -116,7 +126,7 @@ def _python(python: Path, environment: dict[str, str], arguments: list[str], giv
 
 
 @contextmanager
-def _running(
+def running(
     server: Server, python: Path, model: Path, log: Path, environment: dict[str, str]
 ) -> Iterator[tuple["subprocess.Popen[bytes]", int]]:
     """A server that answers, and its port; all of its processes are gone afterwards."""

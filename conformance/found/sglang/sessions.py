@@ -1,0 +1,178 @@
+"""Streaming sessions that stop an SGLang server: requests in, tokens out, with the server's own means alone.
+
+    python sessions.py session-rows [options of the server]
+    python sessions.py session-order [options of the server]
+    python sessions.py session-without-cache [options of the server]
+
+The names are those of the table in `sglang.md`. The server runs on the CPU with a tiny model of random weights; where
+SGLang is built for a GPU, give `--device cuda --attention-backend ...`.
+"""
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+BOOT = 1200
+PATIENCE = 60
+"""Seconds after which a request counts as unanswered; a turn takes less than one."""
+
+ON_CPU = ["--device", "cpu", "--attention-backend", "torch_native", "--dtype", "float32", "--disable-cuda-graph"]
+ON_CPU += ["--mem-fraction-static", "0.2", "--context-length", "1024", "--max-total-tokens", "1024"]
+ON_CPU += ["--chunked-prefill-size", "64", "--enable-streaming-session"]
+
+
+class Server:
+    """A server that runs."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        """Start it, and wait until it answers."""
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.log = folder / "server.log"
+        command = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(folder / "model")]
+        command += ["--port", str(self.port), *ON_CPU, *options]
+        environment = {**os.environ, "SGLANG_USE_CPU_ENGINE": "1", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+        with self.log.open("wb") as out:
+            self.process = subprocess.Popen(command, env=environment, stdout=out, stderr=out, process_group=0)
+        ends = time.monotonic() + BOOT
+        while self.get("/health") != 200:
+            if self.process.poll() is not None or time.monotonic() > ends:
+                raise SystemExit(f"the server does not start: {self.last()}")
+            time.sleep(1)
+
+    def get(self, path: str) -> int:
+        """The status of a request without a body; 0 if nobody answers."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
+                return int(answer.status)
+        except OSError:
+            return 0
+
+    def post(self, path: str, body: dict[str, Any]) -> Any:
+        """What is answered; `None` if nothing is, for `PATIENCE` seconds or for ever."""
+        address, kind = f"http://127.0.0.1:{self.port}{path}", {"Content-Type": "application/json"}
+        try:
+            request = urllib.request.Request(address, json.dumps(body).encode(), kind)
+            with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+                return json.load(answer)
+        except OSError:
+            return None
+
+    def open(self, session: str) -> None:
+        """Open a streaming session."""
+        self.post("/open_session", {"session_id": session, "capacity_of_str_len": 1000, "streaming": True})
+
+    def ask(self, tokens: list[int], session: str = "") -> str:
+        """How a request, or a turn of a session, is answered, in words."""
+        sampling = {"max_new_tokens": 8, "temperature": 0, "ignore_eos": True}
+        named = {"session_params": {"id": session}} if session else {}
+        answer = self.post("/generate", {"input_ids": tokens, "sampling_params": sampling, **named})
+        return "no answer" if answer is None else f"{len(answer['output_ids'])} tokens"
+
+    def state(self) -> str:
+        """Whether the server runs and says that it is well, and its last error."""
+        time.sleep(5)
+        if self.process.poll() is None:
+            return f"the server runs, /health says {self.get('/health')}"
+        return f"the server has ended: {self.last()}"
+
+    def last(self) -> str:
+        """The last line of its log that names an error."""
+        lines = self.log.read_text(errors="replace").splitlines()
+        return next((line for line in reversed(lines) if "Error" in line), "no error in its log")
+
+    def end(self) -> None:
+        """End all of its processes."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, 9)
+        self.process.wait()
+
+
+def make(folder: Path) -> None:
+    """A Llama of two layers and a tokenizer of one word a token."""
+    transformers, tokenizers = import_module("transformers"), import_module("tokenizers")
+    config = transformers.LlamaConfig(
+        vocab_size=512,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        bos_token_id=508,
+        eos_token_id=509,
+        pad_token_id=510,
+    )
+    transformers.LlamaForCausalLM(config).float().save_pretrained(folder)
+    words = {word: number for number, word in enumerate([*(f"t{i}" for i in range(508)), "<s>", "</s>", "<p>", "<u>"])}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<u>"))
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="<p>", unk_token="<u>"
+    ).save_pretrained(folder)
+
+
+def prompt(first: int, length: int) -> list[int]:
+    """Some tokens."""
+    return [(first + 7 * at) % 500 for at in range(length)]
+
+
+def rows(server: Server) -> None:
+    """As many sessions as requests may run, each with one turn: none goes on, and nobody else is answered."""
+    for number in range(4):
+        server.open(f"s{number}")
+        print(f"session {number}, first turn: {server.ask(prompt(number, 20), f's{number}')}", flush=True)
+    with ThreadPoolExecutor(2) as both:
+        turn = both.submit(server.ask, prompt(9, 5), "s0")
+        other = both.submit(server.ask, prompt(5, 20))
+        print(f"session 0, second turn: {turn.result()} within {PATIENCE} s")
+        print(f"a request without a session: {other.result()} within {PATIENCE} s")
+
+
+def order(server: Server) -> None:
+    """A second turn waits while requests are sorted by their nodes in the tree."""
+    server.open("s0")
+    print(f"first turn: {server.ask(prompt(0, 20), 's0')}", flush=True)
+    print(f"second turn: {server.ask(prompt(9, 5), 's0')}")
+
+
+def without_cache(server: Server) -> None:
+    """A second turn is longer than a chunk, and no end of it is awaited."""
+    server.open("s0")
+    print(f"first turn: {server.ask(prompt(0, 20), 's0')}", flush=True)
+    print(f"second turn: {server.ask(prompt(9, 150), 's0')}")
+
+
+CASES: dict[str, tuple[Callable[[Server], None], list[str]]] = {
+    "session-rows": (rows, ["--max-running-requests", "4"]),
+    "session-order": (order, ["--schedule-policy", "dfs-weight"]),
+    "session-without-cache": (without_cache, ["--disable-radix-cache"]),
+}
+
+
+def main() -> None:
+    """Start a server, send what stops it, and say what came of it."""
+    run, options = CASES[sys.argv[1]]
+    with tempfile.TemporaryDirectory() as scratch:
+        make(Path(scratch) / "model")
+        server = Server(Path(scratch), *options, *sys.argv[2:])
+        try:
+            run(server)
+            print(server.state())
+        finally:
+            server.end()
+
+
+if __name__ == "__main__":
+    main()
