@@ -3,9 +3,9 @@
     git clone https://github.com/sgl-project/sglang-jax && cd sglang-jax && git checkout cddbf6f1
     PYTHONPATH=python JAX_PLATFORMS=cpu python cache_loc_reused.py
 
-Each batch writes the slots that it reads into one array of the host (`ReqToTokenPool.cache_loc_host_buf`). jax takes an
-array without a copy on a CPU if it begins at a multiple of 64 bytes; then the launch in flight reads the slots of the
-next batch. Where the array begins is chance with glibc's allocator, and so the server is started with several lengths of
+Each batch writes the slots that it reads into one array of the host (`ReqToTokenPool.cache_loc_host_buf`). On a CPU jax
+takes an array without a copy if it begins at a multiple of 64 bytes; then the launch in flight reads the slots of the
+next batch. With glibc's allocator the beginning is chance, and so the server is started with several lengths of
 context. Others, as jemalloc and mimalloc, put arrays of this size there each time: with `LD_PRELOAD=libmimalloc.so` the
 first start shows it. A server whose scheduler does not overlap is the last one, for comparison.
 
@@ -69,8 +69,8 @@ def ask(port: int, prompt: list[int]) -> list[int]:
     body = json.dumps({"input_ids": prompt, "sampling_params": sampling}).encode()
     request = urllib.request.Request(f"http://127.0.0.1:{port}/generate", body, {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=300) as answer:
-        told: Any = json.load(answer)
-    tokens: list[int] = told["output_ids"]
+        answered: Any = json.load(answer)
+    tokens: list[int] = answered["output_ids"]
     return tokens
 
 

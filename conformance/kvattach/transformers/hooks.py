@@ -1,6 +1,6 @@
 """Hooks into transformers' continuous batching: memory events of its ledger, block tables, and read and write indices.
 
-A batch is told with the slots that its indices name, wherever these are not those of the request's own table. The
+A batch is reported with the slots that its indices name, wherever these are not those of the request's own table. The
 engine counts references of shared blocks only: a block that is in no list has one.
 """
 
@@ -62,7 +62,7 @@ class Attached:
         self._reads: dict[str, list[int]] = {}
         """Request -> the slots that the batch in preparation reads for it."""
         self._writes: dict[str, list[int]] = {}
-        self._launches = self._told = 0
+        self._launches = self._reported = 0
 
         cache, scheduler = engine.cache.PagedAttentionCache, engine.scheduler.Scheduler
         allocator, ledger = engine.allocator.CacheAllocator, engine.allocator.BlockLedger
@@ -289,9 +289,9 @@ class Attached:
     def _prepared(self, _: None, launches: bool, processor: Any) -> None:
         # A loop that waits looks for requests ten times a second.
         if processor.cache is self._cache and not launches and not processor.has_pending_requests():
-            if self._told != self.hooks.events:
+            if self._reported != self.hooks.events:
                 self.hooks.emit(Idle())
-            self._told = self.hooks.events
+            self._reported = self.hooks.events
 
     def _count(self) -> None:
         allocator, ledger, pool = self._allocator, self._allocator.ledger, self._cache.pool

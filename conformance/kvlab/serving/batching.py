@@ -48,7 +48,7 @@ class Front:
             del self._waiting[rid]
 
     def abort(self, rid: str) -> None:
-        """Cancel a request. The manager says no more of it, so its client is told here."""
+        """Cancel a request. The manager says no more of it, so its client hears of it here."""
         self.manager.cancel_request(rid)
         self._put(rid, {"meta_info": {"finish_reason": {"type": "abort"}}})
 
