@@ -4,6 +4,7 @@ import ast
 import inspect
 import re
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import TypeGuard, get_args
 
@@ -126,15 +127,22 @@ def test_the_prose_refuses_what_the_model_refuses(op: str) -> None:
     assert set(RULE_ID.findall(table)) == _refusals(form)
 
 
-def _refusals(form: Callable[..., object]) -> set[str]:
-    """The rules by which an executable form refuses, itself or in what it calls."""
-    modules = (waiting, running, leaving, looking, hybrid, recurrent, batch, state)
+MODULES = (waiting, running, leaving, looking, hybrid, recurrent, batch, state)
+
+
+@cache
+def _functions() -> dict[str, ast.FunctionDef]:
     known: dict[str, ast.FunctionDef] = {}
-    for module in modules:
+    for module in MODULES:
         for node in ast.walk(ast.parse(inspect.getsource(module))):
             if isinstance(node, ast.FunctionDef):
                 known[f"{module.__name__}.{node.name}"] = node
-    rules: set[str] = set()
+    return known
+
+
+def _refusals(form: Callable[..., object]) -> set[str]:
+    """The rules by which an executable form refuses, itself or in what it calls."""
+    known, rules = _functions(), set[str]()
     left, seen = [f"{form.__module__}.{form.__name__}"], set[str]()
     while left:
         name = left.pop()
@@ -146,7 +154,7 @@ def _refusals(form: Callable[..., object]) -> set[str]:
             elif called == "broken_rule":
                 rules |= {str(one.value) for one in ast.walk(known["kvspec.batch.broken_rule"]) if _is_rule(one)}
             elif isinstance(call.func, ast.Name):
-                left += [full for module in modules if (full := f"{module.__name__}.{called}") in known.keys() - seen]
+                left += [full for module in MODULES if (full := f"{module.__name__}.{called}") in known.keys() - seen]
             elif isinstance(call.func, ast.Attribute):
                 owner = {"state": state, "hybrid": hybrid}.get(getattr(call.func.value, "id", ""))
                 full = "" if owner is None else f"{owner.__name__}.{called}"
@@ -181,11 +189,14 @@ def test_each_argument_of_an_event_is_said(kind: type[msgspec.Struct]) -> None:
     assert [name for name in kind.__struct_fields__ if f"`{name}`" not in said] == []
 
 
+completed_once = cache(completed)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 def test_one_click_leads_from_a_rule_to_its_evidence(rule: str) -> None:
     known, (section,) = evidence()[rule], rule_sections()[rule]
-    text = completed(section.chapter)
+    text = completed_once(section.chapter)
     below = text[text.index(f"\n| {rule} |" if f"\n| {rule} |" in text else f"\n| [{rule}](") :].split("\n\n")[0]
     functions = [*known.step_checks, *known.run_checks, *known.contracts]
     assert all(api(name) in below for name in [*functions, *filter(None, [known.state_check])])
