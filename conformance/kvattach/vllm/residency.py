@@ -121,8 +121,10 @@ class Run:
         page, inside = divmod(tokens, group.size)
         if inside:
             start = page * group.size
-            self._known(group, start + inside - inside % self._unit, self.request._all_token_ids)
-            before = self._chain[start // self._unit - 1] if page else self._foreign()
+            before = self._foreign()
+            if page:
+                self._known(group, start, self.request._all_token_ids)
+                before = self._chain[start // self._unit - 1]
             same = chained(before, (tuple(self.request._all_token_ids[start:tokens]), self._media(start)))
             yield Unify(self.label(group, page), f"{group.number}:{same}{self._namespace} begins", inside)
 
