@@ -254,6 +254,7 @@ def tried(version: str, runs: int, mended: bool, *defects: str) -> tuple[int, li
     return answer[0], answer[1], answer[2]
 
 
+@pytest.mark.slow
 def test_a_release_without_its_known_defects_is_clean_and_planted_ones_are_found() -> None:
     planted = {
         "hit not counted": {"MEM-USE", "MEM-COUNT"},
@@ -278,6 +279,7 @@ def test_a_release_without_its_known_defects_is_clean_and_planted_ones_are_found
         assert found[name] in rules, name
 
 
+@pytest.mark.slow
 def test_the_release_before_the_fence_has_the_race_that_the_fence_mended() -> None:
     command = [sys.executable, "-m", "kvcli", "engines", "reproduce", str(release("0.22.1")), "freed-in-flight"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
@@ -301,6 +303,7 @@ print(Drive(random_workload(3, known=False)).run()["launches"])
 """
 
 
+@pytest.mark.slow
 def test_the_plugin_records_what_conforms_and_is_silent_without_the_variable(tmp_path: Path) -> None:
     folder = release("0.33.0")
     said = {}

@@ -157,6 +157,7 @@ def found(kind: type[Ranks], seed: int, folder: Path) -> tuple[set[str], int]:
     return codes, checker.checked["MEM-AGREE"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Ranks, OwnLength, OwnRoom, OwnBatch])
 def test_a_rank_that_decides_alone_is_found_by_no_other_rule(kind: type[Ranks], tmp_path: Path) -> None:
     each = [found(kind, seed, tmp_path) for seed in range(WALKS)]

@@ -300,6 +300,7 @@ def hold(state: State) -> None:
                 assert clause.body(now.books(), *at), (clause.what, at)
 
 
+@pytest.mark.slow
 def test_a_move_is_the_models(plain: None) -> None:
     outcomes, ways = set[str](), Counter[str]()
     for story in STORIES.values():
