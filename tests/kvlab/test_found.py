@@ -18,6 +18,7 @@ from kvlab.sglang.driver import Shape
 from kvlab.sglang_jax.driver import Shape as JaxShape
 from kvlab.tokens import CODES as SENTENCES
 from kvlab.tokens import RULE as TOKENS
+from kvlab.transformers.fixes import fix as transformers_fix
 from kvlab.vllm.faults import names_without_content
 from kvlab.vllm.workload import Workload
 from kvspec.rules import CODES, MEMORY_RULES, RULES
@@ -99,6 +100,7 @@ def test_a_fix_is_one_of_the_engines_and_each_fix_is_of_an_issue() -> None:
     named = {engine: {issue.fix for issue in issues_of(engine).issues} - {""} for engine in ENGINES}
     assert named["sglang"] == {fix.__name__ for fix in (*fixes.FIXES, *fixes_sessions.FIXES)}
     assert named["mini-sglang"] == FIXES.keys()
+    assert named["transformers"] == {transformers_fix.__name__}
     assert named["vllm"] == {names_without_content.__name__}
 
 

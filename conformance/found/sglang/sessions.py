@@ -83,9 +83,11 @@ class Server:
 
     def state(self) -> str:
         """Whether the server runs and says that it is well, and its last error."""
-        time.sleep(5)
-        if self.process.poll() is None:
-            return f"the server runs, /health says {self.get('/health')}"
+        ends = time.monotonic() + PATIENCE
+        while self.process.poll() is None and time.monotonic() < ends:
+            if self.get("/health") == 200:
+                return "the server runs, and /health says 200"
+            time.sleep(1)
         return f"the server has ended: {self.last()}"
 
     def last(self) -> str:

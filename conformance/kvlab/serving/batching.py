@@ -25,7 +25,7 @@ class Front:
     """The requests that wait for a manager's output."""
 
     def __init__(self, manager: Any) -> None:
-        """Nobody waits yet."""
+        """No request waits yet."""
         self.manager = manager
         self._waiting: dict[str, queue.Queue[dict[str, Any]]] = {}
 

@@ -2,17 +2,20 @@
 
 import importlib
 import sys
+from functools import partial
 from pathlib import Path
 
 from kvattach.hooks import Hooks, Trace
 from kvattach.transformers.hooks import Attached
 from kvattach.transformers.modules import imported
-from kvlab.drives import Trial
+from kvlab.drives import Known, Trial
+from kvlab.issues import issues_of
 from kvlab.model import differences, sharp_model
 from kvlab.stubs import EngineError, require
 from kvlab.traffic import STUCK
 from kvlab.transformers.driver import Driver
 from kvlab.transformers.faults import defects
+from kvlab.transformers.fixes import fix
 from kvspec.memory.events import Failed
 
 REQUESTS = 20
@@ -48,4 +51,5 @@ def trial(folder: Path) -> Trial:
             words = f"wrong token: request {one.rid} position {one.position}: {one.found} and not {one.expected}"
             attached[0].emit(Failed("assertion", words))
 
-    return Trial("transformers", attach, run, defects(engine))
+    known = [Known(issue) for issue in issues_of("transformers").at("memory")]
+    return Trial("transformers", attach, run, defects(engine), partial(fix, engine), known)
