@@ -26,7 +26,7 @@ class Level(StrEnum):
     memory = "memory"
 
 
-_REQUIREMENT = re.compile(r"(sglang|transformers|vllm)==([0-9][0-9A-Za-z.+!-]*)")
+_REQUIREMENT = re.compile(r"(lmcache|sglang|transformers|vllm)==([0-9][0-9A-Za-z.+!-]*)")
 
 _Cache = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Where releases are kept; by default in the user's cache folder.")
@@ -35,7 +35,9 @@ _Cache = Annotated[
 
 @app.command()
 def install(
-    releases: Annotated[list[str], typer.Argument(metavar="ENGINE==VERSION", help="sglang, transformers or vllm.")],
+    releases: Annotated[
+        list[str], typer.Argument(metavar="ENGINE==VERSION", help="lmcache, sglang, transformers or vllm.")
+    ],
     cache: _Cache = None,
 ) -> None:
     """Fetch releases with pip: their wheels alone, without what they depend on.
@@ -51,7 +53,7 @@ def install(
         match = _REQUIREMENT.fullmatch(release)
         if match is None:
             raise typer.BadParameter(
-                f"{release!r} is no release: give sglang==VERSION, transformers==VERSION or vllm==VERSION"
+                f"{release!r} is no release: give lmcache, sglang, transformers or vllm as ENGINE==VERSION"
             )
         versions.append((match[1], match[2]))
     for engine, version in versions:

@@ -1,5 +1,6 @@
 """An engine's own scheduler, driven with hooks and checked event by event, as it is or with injected faults."""
 
+import importlib
 from pathlib import Path
 
 from rich.console import Console
@@ -9,7 +10,7 @@ from kvlab.injection import NotInjected
 from kvlab.stubs import EngineError
 from kvlab.tokens import describe
 
-ATTACHED = ("vllm", "sglang", "sglang-jax", "mini-sglang", "nano-vllm", "transformers")
+ATTACHED = ("vllm", "sglang", "sglang-jax", "mini-sglang", "nano-vllm", "transformers", "lmcache")
 """Engines that can be driven."""
 
 
@@ -19,25 +20,12 @@ def trial_of(engine: str, folder: Path | None) -> Trial:
     Raises:
         EngineError: it cannot be had.
     """
-    if engine == "vllm":
-        from kvlab.vllm.trial import trial as trial_of_vllm
-
-        return trial_of_vllm(folder)
-    if folder is None:
-        raise EngineError(f"{engine} is driven from a folder")
-    if engine == "nano-vllm":
-        from kvlab.nano_vllm.trial import trial
-    elif engine == "mini-sglang":
-        from kvlab.mini_sglang.trial import trial
-    elif engine == "sglang":
-        from kvlab.sglang.trial import trial
-    elif engine == "sglang-jax":
-        from kvlab.sglang_jax.trial import trial
-    elif engine == "transformers":
-        from kvlab.transformers.trial import trial
-    else:
+    if engine not in ATTACHED:
         raise EngineError(f"{engine} is none of {', '.join(ATTACHED)}")
-    return trial(folder)
+    if folder is None and engine != "vllm":
+        raise EngineError(f"{engine} is driven from a folder")
+    made: Trial = importlib.import_module(f"kvlab.{engine.replace('-', '_')}.trial").trial(folder)
+    return made
 
 
 def drive(

@@ -1,0 +1,303 @@
+"""Hooks into LMCache's engine: its pool on the host, and what it has on disk.
+
+A page of the pool is `align_bytes` long. A memory object has the pages of its address, and its content is a label of
+its first page: the tokens up to the end of its chunk, which shares nothing with the engine's key. Each reference and
+each pin belongs to the call of the engine that takes it (a store, a retrieve, a lookup), or to a write to disk. The
+reference of the hot cache is told by its name alone. A file on disk is a page of a keyed pool.
+"""
+
+import ctypes
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from kvattach.hooks import Hooks, Trace, chained
+from kvattach.lmcache.modules import Engine
+from kvspec.memory.events import Begin, Count, Drop, End, EndHolder, Idle, Pool, Publish, Release, Share, Take, Use
+
+CPU, DISK = "cpu", "disk"
+
+
+@dataclass
+class Call:
+    """A call of the engine, or a write to disk: the holder of the references that it takes."""
+
+    name: str
+    tokens: tuple[int, ...] = ()
+    apart: object = None
+    """The request's tags, which separate its content from others'."""
+    own: bool = False
+    """Whether the hot cache takes or gives back its own reference."""
+    file: str | None = None
+    """The name of the file that is written."""
+
+
+@dataclass
+class Object:
+    """A memory object."""
+
+    pages: list[int]
+    label: str | None = None
+    pins: list[str] = field(default_factory=list)
+    """The holder of each pin."""
+
+
+class Attached:
+    """Emits the events of one engine, from the creation of its pool on."""
+
+    def __init__(self, engine: Engine, trace: Trace) -> None:
+        """Install the hooks."""
+        self.hooks = hooks = Hooks(trace)
+        self._engine, self._numbers = engine, count(1)
+        self._calls = threading.local()
+        self._disk: Any = None
+        self._files: dict[str, str | None] = {}
+        """The content of each file."""
+        self._writes: dict[str, int] = {}
+        """The operation that writes each file."""
+        whole, memory, cpu, disk = engine.cache_engine.LMCacheEngine, engine.memory, engine.cpu, engine.disk
+        for name in ("store", "retrieve"):
+            self._within(whole, name, self._call_of(name), ends=True)
+            self._within_steps(whole, f"{name}_layer", self._call_of(name))
+        for name in ("lookup", "lookup_unpin"):
+            self._within(whole, name, lambda _, *args, **kwargs: Call(f"lookup {kwargs.get('lookup_id') or args[0]}"))
+        self._within(whole, "_clear", lambda *_, **__: Call(f"clear {next(self._numbers)}"))
+        hooks.hook(whole, "lookup_unpin", after=lambda _, __, ___, name: hooks.emit(EndHolder(f"lookup {name}")))
+        for name in ("submit_put_task", "remove"):
+            self._within(cpu.LocalCPUBackend, name, lambda *_, **__: Call(self._call.name, own=True))
+        hooks.hook(cpu.LocalCPUBackend, "__init__", after=self._cpu_made)
+        hooks.hook(disk.LocalDiskBackend, "__init__", after=self._disk_made)
+        allocator = engine.allocator.TensorMemoryAllocator
+        hooks.hook(allocator, "allocate", after=lambda _, made, *__: self._taken([made] if made else []))
+        hooks.hook(allocator, "batched_allocate", after=lambda _, made, *__: self._taken(made or []))
+        for name, do in {"ref_count_up": self._up, "ref_count_down": self._down}.items():
+            hooks.hook(memory.TensorMemoryObj, name, before=do)
+        for name, do in {"pin": self._pinned, "unpin": self._unpinned}.items():
+            hooks.hook(memory.TensorMemoryObj, name, before=do)
+        files = disk.LocalDiskBackend
+        for name in ("submit_put_task", "async_save_bytes_to_disk"):
+            self._within(files, name, self._write_of)
+        hooks.hook(files, "write_file", after=self._written)
+        hooks.hook(files, "read_file", before=lambda _, __, ___, path: Path(path).exists(), after=self._read)
+
+    # Whose a reference is
+
+    @property
+    def _call(self) -> Call:
+        return self._stack[-1] if self._stack else Call("nobody")
+
+    @property
+    def _stack(self) -> list[Call]:
+        stack: list[Call] | None = getattr(self._calls, "stack", None)
+        if stack is None:
+            stack = self._calls.stack = []
+        return stack
+
+    def _within(self, owner: Any, name: str, call: Callable[..., Call], *, ends: bool = False) -> None:
+        """References that a function takes are those of the call that `call` answers; afterwards none may be left."""
+        original = getattr(owner, name)
+
+        def within(*args: Any, **kwargs: Any) -> Any:
+            made = self.hooks.guarded(call, *args, **kwargs) or self._call
+            self._stack.append(made)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._stack.pop()
+                if ends:
+                    self.hooks.guarded(self._ended, made)
+
+        self.hooks.set(owner, name, within)
+
+    def _within_steps(self, owner: Any, name: str, call: Callable[..., Call]) -> None:
+        """The same for a generator, which gets on a layer at a time."""
+        original = getattr(owner, name)
+
+        def within(*args: Any, **kwargs: Any) -> Iterator[Any]:
+            made = self.hooks.guarded(call, *args, **kwargs) or self._call
+            steps, end = original(*args, **kwargs), object()
+            answer = None
+            while answer is not end:
+                self._stack.append(made)
+                try:
+                    answer = next(steps, end)
+                finally:
+                    self._stack.pop()
+                if answer is not end:
+                    yield answer
+            self.hooks.guarded(self._ended, made)
+
+        self.hooks.set(owner, name, within)
+
+    def _call_of(self, name: str) -> Callable[..., Call]:
+        def call(_: Any, tokens: Any, *args: Any, **kwargs: Any) -> Call:
+            numbers = tuple(tokens.tolist() if hasattr(tokens, "tolist") else tokens)
+            tags = tuple(sorted((kwargs.get("request_configs") or {}).items()))
+            return Call(f"{name} {next(self._numbers)}", numbers, tags)
+
+        return call
+
+    @staticmethod
+    def _write_of(backend: Any, key: Any, *_: Any, **__: Any) -> Call:
+        file = Path(backend._key_to_path(key)).name
+        return Call(f"write {file}", file=file)
+
+    def _ended(self, call: Call) -> None:
+        self.hooks.emit(EndHolder(call.name))
+        self.counted()
+
+    # The pool on the host
+
+    def _cpu_made(self, _: None, __: None, backend: Any, *___: Any, **____: Any) -> None:
+        pool = backend.memory_allocator.pin_allocator
+        self._buffer, self._addresses = pool.buffer, pool.address_manager
+        self._align = pool.address_manager.compute_aligned_size(1)
+        self._disk = None
+        host = Pool(num_pages=pool.buffer.numel() // self._align, first_page=0)
+        self.hooks.trace.header("lmcache", {CPU: host, DISK: Pool(keyed=True)})
+        backend.hot_cache = self._observed(backend.hot_cache, self._named, self._unnamed)
+
+    def _observed(self, mapping: Any, put: Callable[..., None], gone: Callable[..., None]) -> Any:
+        """A mapping of the same kind that says what is put into it, and what is gone."""
+        guarded = self.hooks.guarded
+
+        class Observed(type(mapping)):  # type: ignore[misc]
+            def __setitem__(self, key: Any, value: Any) -> None:
+                super().__setitem__(key, value)
+                guarded(put, key, value)
+
+            def __delitem__(self, key: Any) -> None:
+                value = self[key]
+                super().__delitem__(key)
+                guarded(gone, key, value)
+
+            def pop(self, key: Any, *default: Any) -> Any:
+                if key not in self:
+                    return super().pop(key, *default)
+                value = self[key]
+                del self[key]
+                return value
+
+        return Observed()
+
+    def _object(self, made: Any) -> Object:
+        """The record of a memory object, kept in itself."""
+        record: Object | None = getattr(made, "kvspec", None)
+        if record is None:
+            first = made.meta.address // self._align
+            record = made.kvspec = Object([*range(first, first + -(-made.meta.phy_size // self._align))])
+        return record
+
+    def _taken(self, made: list[Any]) -> None:
+        for one in made:
+            self.hooks.emit(Take(self._call.name, CPU, [*self._object(one).pages]))
+
+    def _up(self, made: Any) -> None:
+        if self._call.own:
+            return
+        record = self._object(made)
+        self.hooks.emit(Share(self._call.name, CPU, [*record.pages], pin=self._call.file is not None))
+        if self._call.file is not None:
+            number = self._writes[self._call.file] = next(self._numbers)
+            source = Use(pool=CPU, pages=[record.pages[0]], holder=self._call.name)
+            self.hooks.emit(Begin(number, copies=[(source, Use(pool=DISK, pages=[self._call.file]))]))
+            self._files[self._call.file] = record.label
+
+    def _down(self, made: Any) -> None:
+        if not self._call.own:
+            self.hooks.emit(Release(self._call.name, CPU, [*self._object(made).pages]))
+
+    def _pinned(self, made: Any) -> None:
+        record = self._object(made)
+        record.pins.append(self._call.name)
+        self.hooks.emit(Share(self._call.name, CPU, [*record.pages], pin=True))
+
+    def _unpinned(self, made: Any) -> None:
+        """A pin is given back by its holder, or taken from any holder by a removal."""
+        record = self._object(made)
+        who = record.pins[0] if self._call.own and record.pins else self._call.name
+        if who in record.pins:
+            record.pins.remove(who)
+        self.hooks.emit(Release(who, CPU, [*record.pages]))
+
+    def _names(self, key: Any, record: Object) -> list[str]:
+        return [key.to_string(), *(f"{key.to_string()}+{index}" for index in range(1, len(record.pages)))]
+
+    def _named(self, key: Any, made: Any) -> None:
+        record = self._object(made)
+        labels = None if record.label is None else [record.label] * len(record.pages)
+        self.hooks.emit(Publish(CPU, [*record.pages], self._names(key, record), labels))
+
+    def _unnamed(self, key: Any, made: Any) -> None:
+        record = self._object(made)
+        self.hooks.emit(Drop(CPU, [*record.pages], self._names(key, record)))
+
+    def counted(self) -> None:
+        """Emit the engine's own list of free memory."""
+        free = self._addresses._explicit_list
+        self.hooks.emit(Count(CPU, free=[(block.start // self._align, block.size // self._align) for block in free]))
+
+    def idle(self) -> None:
+        """Nothing is under way."""
+        self.counted()
+        if self._disk is not None:
+            # So many files would be as big as the engine counts; each is as long as a page here.
+            self.hooks.emit(Count(DISK, cached=int(self._disk.current_cache_size) // self._align))
+        self.hooks.emit(Idle())
+
+    # Content
+
+    def label(self, start: int, stop: int, layer: int | None) -> str:
+        """The label of a chunk of the call's tokens; without a layer of all of them."""
+        return chained("", (start, self._call.tokens[:stop], self._call.apart, layer))
+
+    def wrote(self, made: Any, label: str) -> None:
+        """The connector to the device has written a chunk into a memory object."""
+        record = self._object(made)
+        record.label = label
+        self._done(writes=[self._use(record)])
+
+    def reads(self, made: Any, label: str) -> None:
+        """The connector to the device reads a chunk from a memory object."""
+        self._done(reads=[self._use(self._object(made), label)])
+
+    def _use(self, record: Object, label: str | None = None) -> Use:
+        label = record.label if label is None else label
+        return Use(pool=CPU, pages=[record.pages[0]], labels=None if label is None else [label], holder=self._call.name)
+
+    def _done(self, **uses: Any) -> None:
+        """An operation that is complete when its function returns."""
+        number = next(self._numbers)
+        self.hooks.emit(Begin(number, **uses))
+        self.hooks.emit(End(number))
+
+    # The files
+
+    def _disk_made(self, _: None, __: None, backend: Any, *___: Any, **____: Any) -> None:
+        self._files.clear()
+        self._writes.clear()
+        self._disk = backend
+        backend.dict = self._observed(backend.dict, self._stored, self._removed)
+
+    def _written(self, *_: Any) -> None:
+        if self._call.file in self._writes:
+            self.hooks.emit(End(self._writes.pop(self._call.file)))
+
+    def _stored(self, key: Any, data: Any) -> None:
+        file = Path(data.path).name
+        label = self._files.get(file)
+        self.hooks.emit(Publish(DISK, [file], [key.to_string()], None if label is None else [label]))
+
+    def _removed(self, key: Any, data: Any) -> None:
+        self.hooks.emit(Drop(DISK, [Path(data.path).name], [key.to_string()]))
+
+    def _read(self, there: bool, _: None, __: Any, ___: Any, buffer: Any, path: str) -> None:
+        """A file was read into a memory object."""
+        if not there:
+            return
+        address = ctypes.addressof(ctypes.c_char.from_buffer(buffer)) - self._buffer.data_ptr()
+        target = Use(pool=CPU, pages=[address // self._align], holder=self._call.name)
+        self._done(copies=[(Use(pool=DISK, pages=[Path(path).name]), target)])

@@ -1,0 +1,299 @@
+"""Runs LMCache's engine as a serving engine does: look a prompt up, load what is found, give it back, store the rest.
+
+Writes to disk are queued, and done when the driver lets them, in any order; requests are in any phase meanwhile, and
+may end in each. Keys are cleared at any moment. At the end nothing may be held, and each prompt is served once more.
+"""
+
+import asyncio
+import importlib
+import random
+import shutil
+import tempfile
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from kvattach.lmcache.hooks import Attached
+from kvattach.lmcache.modules import Engine
+from kvattach.patches import Patches
+from kvlab.lmcache.device import HEAD, HEADS, LAYERS, Connector, layerwise
+from kvlab.traffic import ERRORS, STUCK, Traffic, until_done
+
+PAGE = 4096
+"""Bytes of a page of the pool: an object of any chunk here has one."""
+MOST_STEPS = 5_000
+WAITS = 200
+"""So often a call may wait for memory in a row, while nothing else gets on."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How big one run is; lengths in tokens, memory in chunks."""
+
+    chunk: int
+    pages: int
+    files: int
+    """0: no disk."""
+    alphabet: int
+    policy: str
+    unfull: bool
+    """Whether a chunk that is not full is stored, too."""
+    running: int
+    layerwise: bool
+    """Whether layers are stored and loaded one at a time."""
+    clears: float = 0.06
+    """How often a prompt's chunks are cleared."""
+
+    @classmethod
+    def drawn(cls, rng: random.Random) -> "Shape":
+        """A memory small enough that chunks are evicted, and prompts that share beginnings.
+
+        Layers are not loaded from a disk: where memory is short the engine goes on with chunks that were never read.
+        """
+        by_layers = rng.random() < 0.4
+        return cls(
+            chunk=rng.choice([2, 4, 8]),
+            pages=rng.randint(6, 20),
+            files=0 if by_layers else rng.choice([0, 8, 12, 40]),
+            alphabet=rng.choice([2, 3, 50]),
+            policy=rng.choice(["LRU", "LFU", "FIFO", "MRU"]),
+            unfull=rng.random() < 0.5,
+            running=rng.randint(1, 4),
+            layerwise=by_layers,
+        )
+
+
+class _Queue:
+    """Work on files: queued by the engine, done when the driver lets it."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._work: list[tuple[Any, Future[Any]]] = []
+
+    def submit(self, coroutine: Any, _: Any) -> Future[Any]:
+        """Stands in for `asyncio.run_coroutine_threadsafe`."""
+        done: Future[Any] = Future()
+        self._work.append((coroutine, done))
+        return done
+
+    def step(self) -> bool:
+        """Do one piece of work, if there is any."""
+        if not self._work:
+            return False
+        coroutine, done = self._work.pop(self._rng.randrange(len(self._work)))
+        done.set_result(asyncio.run(coroutine))
+        return True
+
+    def forget(self) -> None:
+        """The run has ended."""
+        for coroutine, _ in self._work:
+            coroutine.close()
+
+
+def _at_once(coroutine: Any, _: Any) -> Future[Any]:
+    """Stands in for `asyncio.run_coroutine_threadsafe` where the caller waits for it next."""
+    done: Future[Any] = Future()
+    done.set_result(asyncio.run(coroutine))
+    return done
+
+
+class _Lock:
+    """Stands in for a lock: in the one thread here a lock that is held is never given back."""
+
+    def __init__(self) -> None:
+        self._held = False
+
+    def acquire(self) -> None:
+        if self._held:
+            raise RuntimeError(f"{STUCK}: a lock is waited for that nothing gives back")
+        self._held = True
+
+    def release(self) -> None:
+        self._held = False
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+class _Inline:
+    """Stands in for the executors of the disk: a job is done where it is submitted."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        """There are no threads."""
+
+    async def submit_job(self, job: Callable[..., Any], *args: Any, priority: int = 0, **kwargs: Any) -> Any:
+        """Do it."""
+        return job(*args, **kwargs)
+
+    def map(self, job: Callable[..., Any], *parts: Any) -> Iterator[Any]:
+        """Do them in order."""
+        return map(job, *parts)
+
+
+@dataclass(eq=False)
+class Request:
+    """A request of the serving engine; it looks up, loads, gives back, computes, and stores."""
+
+    name: str
+    tokens: list[int]
+    tags: dict[str, str]
+    within: bool = False
+    """Whether layers of it are on their way: it cannot end."""
+    steps: Iterator[None] = field(default_factory=lambda: iter(()))
+
+
+def run(engine: Engine, attached: Attached, seed: int, requests: int = 40, *, shape: Shape | None = None) -> str:
+    """Drive one engine until all its requests have ended; the same seed gives the same run.
+
+    The result is the error that ended the run, or nothing.
+    """
+    rng = random.Random(seed)
+    shape = shape or Shape.drawn(rng)
+    traffic = Traffic(rng, requests, 6 * shape.chunk, shape.alphabet, running=shape.running)
+    queue, folder = _Queue(rng), tempfile.mkdtemp(prefix="kvspec-lmcache-")
+    try:
+        with Patches() as patches:
+            _stand_in(engine, queue, patches)
+            cache = _made(engine, attached, shape, folder)
+            try:
+                return until_done(partial(_drive, cache, attached, shape, traffic, queue), (*ERRORS, NameError))
+            finally:
+                queue.forget()
+                cache.storage_manager.loop.close()
+                cache.storage_manager.storage_backends["LocalCPUBackend"].memory_allocator.close()
+    finally:
+        shutil.rmtree(folder)
+
+
+def _stand_in(engine: Engine, queue: _Queue, patches: Patches) -> None:
+    """Let files be written when the driver lets them, and a wait for memory be one for files."""
+    waits = 0
+
+    def wait(_: float) -> None:
+        nonlocal waits
+        waits = 0 if queue.step() else waits + 1
+        if waits > WAITS:
+            raise RuntimeError(f"{STUCK}: memory is waited for, and nothing is left that could free any")
+
+    later = SimpleNamespace(run_coroutine_threadsafe=queue.submit, AbstractEventLoop=object)
+    at_once = SimpleNamespace(run_coroutine_threadsafe=_at_once, new_event_loop=asyncio.new_event_loop)
+    patches.set(engine.disk, "asyncio", later)
+    patches.set(engine.disk, "AsyncPQThreadPoolExecutor", _Inline)
+    patches.set(engine.disk, "ThreadPoolExecutor", _Inline)
+    patches.set(engine.disk, "threading", SimpleNamespace(Lock=_Lock))
+    patches.set(engine.cpu, "time", SimpleNamespace(sleep=wait))
+    patches.set(engine.storage_manager, "asyncio", at_once)
+    patches.set(engine.storage_manager, "start_loop_in_thread_with_exceptions", lambda _: None)
+
+
+def _made(engine: Engine, attached: Attached, shape: Shape, folder: str) -> Any:
+    of = importlib.import_module
+    config = of("lmcache.v1.config").LMCacheEngineConfig.from_defaults(
+        chunk_size=shape.chunk,
+        local_cpu=True,
+        max_local_cpu_size=shape.pages * PAGE / 1024**3,
+        local_disk=folder if shape.files else None,
+        max_local_disk_size=shape.files * PAGE / 1024**3,
+        cache_policy=shape.policy,
+        use_layerwise=shape.layerwise,
+        save_unfull_chunk=shape.unfull,
+        py_enable_gc=True,
+    )
+    metadata = of("lmcache.v1.metadata").LMCacheMetadata(
+        "model", 1, 1, 0, 0, torch.float32, (LAYERS, 2, shape.chunk, HEADS, HEAD), chunk_size=shape.chunk
+    )
+    tokens = of("lmcache.v1.token_database").ChunkedTokenDatabase(config, metadata)
+    connector = Connector(attached)
+    device = layerwise(connector) if shape.layerwise else connector
+    cache = engine.cache_engine.LMCacheEngine(config, metadata, tokens, device, lambda *_: None, lambda *_: None)
+    cache.post_init()
+    return cache
+
+
+def _drive(cache: Any, attached: Attached, shape: Shape, traffic: Traffic, queue: _Queue) -> None:
+    rng = traffic.rng
+    seen: list[Request] = []
+    while traffic.left or traffic.live:
+        traffic.loop(MOST_STEPS)
+        if len(traffic.live) < shape.running:
+            arrived = traffic.arriving(partial(_request, cache, shape, traffic), least=int(not traffic.live))
+            traffic.live += arrived
+            seen += arrived
+        request = rng.choice(traffic.live)
+        if next(request.steps, request) is request:
+            traffic.live.remove(request)
+        aborted = traffic.aborted(0.03)
+        if aborted is not None and aborted.within:
+            traffic.live.append(aborted)
+        elif aborted is not None:
+            cache.lookup_unpin(aborted.name)
+        if rng.random() < shape.clears and not traffic.calm:
+            cache.clear(rng.choice(seen).tokens)
+        elif rng.random() < 0.02 and not traffic.calm:
+            cache.clear()
+        while rng.random() < 0.5 and queue.step():
+            pass
+    for request in seen:
+        for _ in _served(cache, shape, Request(f"{request.name} again", request.tokens, request.tags)):
+            queue.step()
+    while queue.step():
+        pass
+    attached.idle()
+
+
+def _request(cache: Any, shape: Shape, traffic: Traffic) -> Request:
+    tokens = traffic.prompt(traffic.rng.randint(1, traffic.longest))
+    tags = {"lmcache.tag.user": str(traffic.rng.randint(0, 1))} if traffic.rng.random() < 0.3 else {}
+    request = Request(f"r{traffic.number()}", tokens, tags)
+    request.steps = _served(cache, shape, request)
+    return request
+
+
+def _served(cache: Any, shape: Shape, request: Request) -> Iterator[None]:
+    """The calls for one request, as a serving engine makes them; others go on between them."""
+    tokens, given = request.tokens, {"req_id": request.name, "request_configs": request.tags or None}
+    found = cache.lookup(tokens, lookup_id=request.name, pin=True, request_configs=request.tags or None)
+    yield
+    if found:
+        found = yield from _loaded(cache, shape, request, tokens[:found], given)
+        yield
+    cache.lookup_unpin(request.name)
+    yield
+    known = found // shape.chunk * shape.chunk
+    if known == len(tokens):
+        return
+    mask = torch.ones(len(tokens), dtype=torch.bool)
+    mask[:known] = False
+    if shape.layerwise:
+        yield from _through(request, cache.store_layer(tokens, mask=mask, **given))
+    else:
+        cache.store(tokens, mask=mask, **given)
+    yield
+
+
+def _loaded(
+    cache: Any, shape: Shape, request: Request, tokens: list[int], given: dict[str, Any]
+) -> Generator[None, None, int]:
+    """How many tokens are loaded."""
+    if not shape.layerwise:
+        return int(cache.retrieve(tokens, **given).sum())
+    answers = yield from _through(request, cache.retrieve_layer(tokens, **given))
+    return int(answers[0] or 0)
+
+
+def _through(request: Request, layers: Iterator[Any]) -> Generator[None, None, list[Any]]:
+    """All layers, one at a time; the request cannot end meanwhile."""
+    answers, request.within = list[Any](), True
+    for answer in layers:
+        answers.append(answer)
+        yield
+    request.within = False
+    return answers

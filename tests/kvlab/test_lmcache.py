@@ -1,0 +1,43 @@
+"""LMCache's engine from its wheel: nothing is found but what is known, and planted defects are. Its hooks on small calls."""
+
+from pathlib import Path
+
+import pytest
+
+from kvlab.drives import drive_trial
+from kvlab.lmcache.fixes import FIXES
+from kvlab.releases import folder_of
+from kvlab.stubs import EngineError
+from kvlab.trial import trial_of
+from tests.kvlab.test_trials import trial
+
+RELEASE = "0.5.6"
+
+
+@pytest.fixture(scope="module")
+def release() -> Path:
+    place = folder_of(RELEASE, engine="lmcache")
+    if not place.is_dir():
+        pytest.skip(f"'kvspec engines install lmcache=={RELEASE}' has not been run")
+    return place
+
+
+def test_a_folder_without_lmcache_is_named(tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match="holds no LMCache"):
+        trial_of("lmcache", tmp_path)
+
+
+def test_it_conforms_without_its_known_defects(release: Path) -> None:
+    done = trial("lmcache", release, "--runs", "15", "--without-known")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_planted_defects_are_found(release: Path) -> None:
+    done = trial("lmcache", release, "--runs", "30", "--without-known", command="inject")
+    assert "13 of 13 injected faults found" in done.stdout, done.stdout + done.stderr
+
+
+def test_each_known_defect_is_found(release: Path) -> None:
+    of = trial_of("lmcache", release)
+    assert {known.issue.id for known in of.known} == FIXES.keys()
+    assert drive_trial(of, range(4)).found, "without fixes the first of them show at once"
