@@ -8,6 +8,8 @@ import pytest
 from kvcheck import Checker
 from kvconform.traces.memory import MemoryReader, open_trace
 from kvlab.issues import Issue, issues_of, path_of
+from kvlab.lmcache import fixes as lmcache_fixes
+from kvlab.lmcache.driver import Shape as LmcacheShape
 from kvlab.matrix.findings import RAISES
 from kvlab.matrix.table import MARKS
 from kvlab.mini_sglang.driver import Shape as MiniShape
@@ -27,7 +29,7 @@ from tests.spec.memory.once import Once
 FOUND = Path(__file__).parents[2] / "conformance" / "found"
 ISSUES = [(engine, issue) for engine in ENGINES for issue in issues_of(engine).issues]
 TRACES = {f"{engine}/{trace}": issue for engine, issue in ISSUES for trace in issue.traces}
-OPTIONS = {"vllm": Workload, "sglang": Shape, "sglang-jax": JaxShape, "mini-sglang": MiniShape}
+OPTIONS = {"lmcache": LmcacheShape, "vllm": Workload, "sglang": Shape, "sglang-jax": JaxShape, "mini-sglang": MiniShape}
 
 
 @pytest.mark.parametrize(("name", "issue"), TRACES.items(), ids=TRACES)
@@ -101,6 +103,7 @@ def test_a_fix_is_one_of_the_engines_and_each_fix_is_of_an_issue() -> None:
     assert named["sglang"] == {fix.__name__ for fix in (*fixes.FIXES, *fixes_sessions.FIXES)}
     assert named["mini-sglang"] == FIXES.keys()
     assert named["transformers"] == {transformers_fix.__name__}
+    assert named["lmcache"] == lmcache_fixes.FIXES.keys()
     assert named["vllm"] == {names_without_content.__name__}
 
 

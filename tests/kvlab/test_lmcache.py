@@ -1,11 +1,12 @@
-"""LMCache's engine from its wheel: nothing is found but what is known, and planted defects are. Its hooks on small calls."""
+"""LMCache's engine from its wheel: nothing is found but what is known, and planted defects are."""
 
 from pathlib import Path
 
 import pytest
 
-from kvlab.drives import drive_trial
 from kvlab.lmcache.fixes import FIXES
+from kvlab.matrix.memory import Driving
+from kvlab.matrix.report import Task
 from kvlab.releases import folder_of
 from kvlab.stubs import EngineError
 from kvlab.trial import trial_of
@@ -37,7 +38,9 @@ def test_planted_defects_are_found(release: Path) -> None:
     assert "13 of 13 injected faults found" in done.stdout, done.stdout + done.stderr
 
 
-def test_each_known_defect_is_found(release: Path) -> None:
+def test_each_known_defect_is_found(release: Path, tmp_path: Path) -> None:
     of = trial_of("lmcache", release)
-    assert {known.issue.id for known in of.known} == FIXES.keys()
-    assert drive_trial(of, range(4)).found, "without fixes the first of them show at once"
+    driving = Driving(Task("memory", "lmcache", RELEASE, str(release), str(tmp_path), 60.0, 0), of)
+    driving.search()
+    assert driving.report.known.keys() == FIXES.keys()
+    assert all(driving.report.known.values()), driving.report.known

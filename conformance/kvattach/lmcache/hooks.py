@@ -3,7 +3,7 @@
 A page of the pool is `align_bytes` long. A memory object has the pages of its address, and its content is a label of
 its first page: the tokens up to the end of its chunk, which shares nothing with the engine's key. Each reference and
 each pin belongs to the call of the engine that takes it (a store, a retrieve, a lookup), or to a write to disk. The
-reference of the hot cache is told by its name alone. A file on disk is a page of a keyed pool.
+reference of the hot cache is its name alone. A file on disk is a page of a keyed pool.
 """
 
 import ctypes
@@ -32,7 +32,9 @@ class Call:
     own: bool = False
     """Whether the hot cache takes or gives back its own reference."""
     file: str | None = None
-    """The name of the file that is written."""
+    """The name of the file that is to be written."""
+    label: str | None = None
+    """Its content."""
 
 
 @dataclass
@@ -56,8 +58,6 @@ class Attached:
         self._disk: Any = None
         self._files: dict[str, str | None] = {}
         """The content of each file."""
-        self._writes: dict[str, int] = {}
-        """The operation that writes each file."""
         whole, memory, cpu, disk = engine.cache_engine.LMCacheEngine, engine.memory, engine.cpu, engine.disk
         for name in ("store", "retrieve"):
             self._within(whole, name, self._call_of(name), ends=True)
@@ -140,10 +140,9 @@ class Attached:
 
         return call
 
-    @staticmethod
-    def _write_of(backend: Any, key: Any, *_: Any, **__: Any) -> Call:
+    def _write_of(self, backend: Any, key: Any, memory_obj: Any, *_: Any, **__: Any) -> Call:
         file = Path(backend._key_to_path(key)).name
-        return Call(f"write {file}", file=file)
+        return Call(f"write {file}", file=file, label=self._object(memory_obj).label)
 
     def _ended(self, call: Call) -> None:
         self.hooks.emit(EndHolder(call.name))
@@ -200,11 +199,6 @@ class Attached:
             return
         record = self._object(made)
         self.hooks.emit(Share(self._call.name, CPU, [*record.pages], pin=self._call.file is not None))
-        if self._call.file is not None:
-            number = self._writes[self._call.file] = next(self._numbers)
-            source = Use(pool=CPU, pages=[record.pages[0]], holder=self._call.name)
-            self.hooks.emit(Begin(number, copies=[(source, Use(pool=DISK, pages=[self._call.file]))]))
-            self._files[self._call.file] = record.label
 
     def _down(self, made: Any) -> None:
         if not self._call.own:
@@ -278,13 +272,20 @@ class Attached:
 
     def _disk_made(self, _: None, __: None, backend: Any, *___: Any, **____: Any) -> None:
         self._files.clear()
-        self._writes.clear()
         self._disk = backend
         backend.dict = self._observed(backend.dict, self._stored, self._removed)
 
-    def _written(self, *_: Any) -> None:
-        if self._call.file in self._writes:
-            self.hooks.emit(End(self._writes.pop(self._call.file)))
+    def _page(self, buffer: Any) -> int:
+        """The page of the pool that a buffer begins in."""
+        address = ctypes.addressof(ctypes.c_char.from_buffer(buffer)) - self._buffer.data_ptr()
+        return int(address // self._align)
+
+    def _written(self, _: None, __: None, ___: Any, buffer: Any, path: str) -> None:
+        """A file was written from a memory object; it is read now, and not when the write was queued."""
+        file, call = Path(path).name, self._call
+        self._files[file] = call.label
+        source = Use(pool=CPU, pages=[self._page(buffer)], holder=call.name)
+        self._done(copies=[(source, Use(pool=DISK, pages=[file]))])
 
     def _stored(self, key: Any, data: Any) -> None:
         file = Path(data.path).name
@@ -298,6 +299,5 @@ class Attached:
         """A file was read into a memory object."""
         if not there:
             return
-        address = ctypes.addressof(ctypes.c_char.from_buffer(buffer)) - self._buffer.data_ptr()
-        target = Use(pool=CPU, pages=[address // self._align], holder=self._call.name)
+        target = Use(pool=CPU, pages=[self._page(buffer)], holder=self._call.name)
         self._done(copies=[(Use(pool=DISK, pages=[Path(path).name]), target)])
