@@ -4,6 +4,7 @@ releases   `kvspec engines install`: releases in a folder of their own
 stubs      stubs for modules that are missing or need a GPU
 device     streams and events whose progress a driver decides
 traffic    requests that share prompts, aborts and pauses, for all drivers
+tokens     the tokens that are due; `goals`: events that the runs of a driver must show
 drives     a driver with hooks and the memory checker; `trial`: `kvspec engines drive` and `inject`
 injection  faults in an engine's own code; `vector_trial`: the vectors that find them
 issues     known issues of engines

@@ -15,6 +15,7 @@ import msgspec
 from kvattach.hooks import Hooks, RuleBroken, is_error
 from kvattach.patches import Patches
 from kvcheck import Checker, Finding
+from kvlab.goals import Goal
 from kvlab.injection import Defect, NotInjected, inject_fault
 from kvlab.issues import Issue, issues_of
 from kvspec.memory import Pool
@@ -114,6 +115,8 @@ class Trial:
     fix: Callable[[Patches], None] | None = None
     """Fixes the engine's known issues."""
     known: Sequence[Known] = ()
+    goals: Mapping[str, Goal] = field(default_factory=dict)
+    """Events that one of its runs must show, by the words for them."""
 
 
 def drive_trial(

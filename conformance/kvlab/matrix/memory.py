@@ -97,7 +97,7 @@ class Driving:
         checked, report, gave_up, reached = Watched(), self.report, Counter[str](), Counter[str]()
         for known in self._trial.known:
             report.known.setdefault(known.issue.id, None)
-        started = time.monotonic()
+        started, goals = time.monotonic(), dict(self._trial.goals)
         with _attached(self._trial, checked, self._trial.fix) as hooks:
             while not report.runs or time.monotonic() - started < self._time(report.runs):
                 seed = self._task.seed + report.runs
@@ -107,6 +107,7 @@ class Driving:
                     reached[str(event.__struct_config__.tag)] += 1
                     if isinstance(event, Failed) and any(f"{name}:" in event.what for name in MISSES):
                         gave_up[event.what] += 1
+                goals = {name: goal for name, goal in goals.items() if not goal(checked.recorded)}
                 self._sort(checked, seed)
                 checked.found.clear()
                 if report.runs >= 5 and gave_up.total() > report.runs // 2:
@@ -115,6 +116,8 @@ class Driving:
         if gave_up.total() > report.runs // 2:
             raise NotDriven(f"the driver does not fit it: {gave_up.most_common(1)[0][0]}")
         report.unexplained = list(self._groups.values())
+        if report.runs >= LEAST:
+            report.missed = list(goals)
 
     def _time(self, runs: int) -> float:
         """Seconds that a walk may take: as many as were asked for, and more on a machine too slow for a few runs."""

@@ -30,6 +30,8 @@ def report_of(engine: str, reports: Iterable[AnyReport]) -> Report:
             has = [f"{name} ({shown.code})" for name, shown in report.known.items() if shown is not None]
             known = f"known defects: {', '.join(has)}" if has else ""
             _add(outcome, case, [_finding_of(report, group) for group in report.unexplained], known)
+            if report.missed:
+                case.verdict, case.reason = "fails", "; ".join(f"never reached: {goal}" for goal in report.missed)
         else:
             _add(outcome, case, *_of_requests(report))
     return outcome

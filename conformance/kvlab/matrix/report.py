@@ -114,11 +114,13 @@ class MemoryReport(Report):
     searched: dict[str, int] = {}
     """Each known issue that was looked for alone -> the events until it was found, or given up."""
     unexplained: list[Group] = []
+    missed: list[str] = []
+    """Goals of the driver that none of at least `LEAST` runs reached."""
 
     @property
     def explained(self) -> bool:
-        """Whether every finding is a known one."""
-        return not self.unexplained
+        """Whether every finding is a known one, and every goal was reached."""
+        return not self.unexplained and not self.missed
 
 
 AnyReport = RequestReport | MemoryReport
@@ -148,6 +150,8 @@ def _of_memory(report: MemoryReport) -> str:
     parts += [f"known defects: {', '.join(has)}"] if has else ["none of the known defects"] if report.known else []
     if report.unexplained:
         parts.append(f"not explained: {', '.join(sorted({group.code for group in report.unexplained}))}")
+    if report.missed:
+        parts.append(f"never reached: {', '.join(report.missed)}")
     return "; ".join(parts)
 
 

@@ -89,6 +89,9 @@ def _show_memory(console: Console, reports: Sequence[MemoryReport]) -> None:
         for group in report.unexplained:
             first = f"{group.code} ({group.times:,}), first at event {group.event:,} (seed {group.seed})"
             _show_unexplained(console, report, f"{first}: {group.what}" + (f" ({group.file})" if group.file else ""))
+        for goal in report.missed:
+            text = Text(f"Never reached: {report.engine} {report.release}, {goal}", "bold red")
+            console.print(text, soft_wrap=True)
 
 
 def _show_unexplained(console: Console, report: AnyReport, what: str) -> None:

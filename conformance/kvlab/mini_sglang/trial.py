@@ -8,6 +8,7 @@ from kvattach.mini_sglang.hooks import Attached
 from kvattach.patches import Patches
 from kvlab.device import Event, Stream
 from kvlab.drives import CheckedTrace, Trial, known_issues
+from kvlab.goals import OVERLAPPED
 from kvlab.issues import Issue
 from kvlab.mini_sglang import driver
 from kvlab.mini_sglang.engine import load
@@ -36,4 +37,6 @@ def trial(folder: Path) -> Trial:
         fix(engine, patches, but=issue.id)
 
     known = known_issues("mini-sglang", driver.Shape, run, fix_others)
-    return Trial("mini-sglang", attach, partial(run, None), defects(engine), partial(fix, engine), known)
+    return Trial(
+        "mini-sglang", attach, partial(run, None), defects(engine), partial(fix, engine), known, goals=OVERLAPPED
+    )

@@ -5,6 +5,7 @@ from pathlib import Path
 from kvattach.hooks import Hooks
 from kvattach.nano_vllm.hooks import Attached
 from kvlab.drives import CheckedTrace, Trial
+from kvlab.goals import EVERYWHERE
 from kvlab.nano_vllm import driver
 from kvlab.nano_vllm.engine import load
 from kvlab.nano_vllm.faults import defects
@@ -32,4 +33,4 @@ def trial(folder: Path) -> Trial:
         if STUCK in error:  # the hooks have reported the others
             attached[0].emit(Failed("stuck", error))
 
-    return Trial("nano-vllm", attach, run, defects(engine))
+    return Trial("nano-vllm", attach, run, defects(engine), goals=EVERYWHERE)

@@ -9,6 +9,7 @@ from kvattach.sglang.hooks import Attached
 from kvattach.sglang.release import Release
 from kvlab.device import Event, Stream
 from kvlab.drives import CheckedTrace, Trial, known_issues
+from kvlab.goals import OVERLAPPED
 from kvlab.issues import Issue
 from kvlab.sglang import driver, walk
 from kvlab.sglang.driver import Shape
@@ -60,7 +61,7 @@ def trial(folder: Path) -> Trial:
         fix(release, patches, but=issue.fix)
 
     known = known_issues("sglang", Shape, drive, fix_others, runs=RUNS, can_run=partial(can_run, release))
-    return Trial("SGLang", attach, run, injected, partial(fix, release), known)
+    return Trial("SGLang", attach, run, injected, partial(fix, release), known, goals=OVERLAPPED)
 
 
 def _run(release: Release, seed: int, attached: Attached, checked: CheckedTrace) -> str:

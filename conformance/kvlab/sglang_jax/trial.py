@@ -7,6 +7,7 @@ from kvattach.hooks import Hooks
 from kvattach.patches import Patches
 from kvattach.sglang_jax.hooks import Attached
 from kvlab.drives import CheckedTrace, Trial, known_issues
+from kvlab.goals import OVERLAPPED
 from kvlab.issues import Issue
 from kvlab.sglang_jax import driver
 from kvlab.sglang_jax.engine import load
@@ -36,4 +37,6 @@ def trial(folder: Path) -> Trial:
         fix(engine, patches, but=issue.id)
 
     known = known_issues("sglang-jax", driver.Shape, run, fix_others)
-    return Trial("sglang-jax", attach, partial(run, None), defects(engine), partial(fix, engine), known)
+    return Trial(
+        "sglang-jax", attach, partial(run, None), defects(engine), partial(fix, engine), known, goals=OVERLAPPED
+    )

@@ -5,6 +5,7 @@ from pathlib import Path
 from kvattach.hooks import Hooks
 from kvattach.patches import Patches
 from kvlab.drives import CheckedTrace, Trial, known_issues
+from kvlab.goals import SPECULATIVE
 from kvlab.injection import inject_fault
 from kvlab.vllm import kv_offloading, nixl
 from kvlab.vllm.driver import EngineGaveUp, StuckError
@@ -87,4 +88,4 @@ def trial(folder: Path | None) -> Trial:
         runs=RUNS,
         can_run=lambda work: not lacking(work or Workload(), without),
     )
-    return Trial(name, attach, run, injected, fix, known)
+    return Trial(name, attach, run, injected, fix, known, goals=SPECULATIVE)

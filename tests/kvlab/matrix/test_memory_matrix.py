@@ -13,11 +13,13 @@ from kvcheck import Checker
 from kvcheck.words import describe
 from kvconform.traces.memory import MemoryReader, open_trace
 from kvlab.drives import Known, Trial, drive_trial
+from kvlab.goals import Goal, hit
 from kvlab.injection import Defect
 from kvlab.issues import Issue
 from kvlab.matrix import check, memory, worker
 from kvlab.matrix.check import checked
 from kvlab.matrix.kept import keep, recall
+from kvlab.matrix.outcome import report_of
 from kvlab.matrix.report import AnyReport, Group, MemoryReport, Shown, Task, line
 from kvlab.matrix.table import show
 from kvspec.memory import Pool
@@ -35,6 +37,7 @@ class Engine:
     def __init__(self, *wrong: str) -> None:
         self.wrong = set(wrong)
         self.runs = 0
+        self.goals: dict[str, Goal] = {}
 
     def trial(self, known: list[Known], fixes: str = "") -> Trial:
         hooks: list[Hooks] = []
@@ -64,7 +67,7 @@ class Engine:
         def fix(patches: Patches) -> None:
             patches.set(self, "wrong", self.wrong - {fixes})
 
-        return Trial("engine", attach, run, [], fix if fixes else None, known)
+        return Trial("engine", attach, run, [], fix if fixes else None, known, self.goals)
 
 
 def drive(trial: Trial, out: Path, monkeypatch: pytest.MonkeyPatch, release: str = "0.1.0") -> MemoryReport:
@@ -86,6 +89,28 @@ def test_a_known_defect_is_looked_for_alone_and_taken_away_elsewhere(
     assert report.explained
     assert report.runs >= 1
     assert report.reached["take"] == report.runs
+
+
+def test_a_goal_that_no_run_reaches_is_red(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine()
+    engine.goals = {"pages are taken": lambda events: Take("a", "kv", [1, 2]) in events, "a page is hit": hit}
+    monkeypatch.setattr(memory, "LEAST", 1)
+    report = drive(engine.trial([]), tmp_path, monkeypatch)
+    assert report.missed == ["a page is hit"]
+    assert not report.unexplained and not report.explained
+    assert line(report).endswith("never reached: a page is hit")
+    console = Console(record=True, width=200)
+    show(console, [report])
+    assert "Never reached: engine 0.1.0, a page is hit" in console.export_text()
+    (case,) = report_of("engine", [report]).cases
+    assert (case.verdict, case.reason) == ("fails", "never reached: a page is hit")
+
+
+def test_too_few_runs_say_nothing_of_goals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine()
+    engine.goals = {"a page is hit": hit}
+    monkeypatch.setattr(memory, "LEAST", 1 << 30)
+    assert drive(engine.trial([]), tmp_path, monkeypatch).explained
 
 
 def test_a_known_defect_is_gone_where_it_is_mended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

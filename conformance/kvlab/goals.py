@@ -1,0 +1,62 @@
+"""Goals: events that must happen in the runs of a driver, for what never happens is never checked.
+
+A goal is a question about the events of one run. A driver declares its goals (`kvlab.drives.Trial.goals`); a release
+that reaches one in none of its runs is red in the matrix.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from kvspec.memory.events import Begin, Drop, End, EndHolder, Map, MemoryEvent, OpId, Publish, Share
+
+Goal = Callable[[Sequence[MemoryEvent]], bool]
+"""Whether the events of a run reach it."""
+
+
+def hit(events: Sequence[MemoryEvent]) -> bool:
+    """A published page gets one more holder, which does not only pin it."""
+    published: set[tuple[str, object]] = set()
+    for event in events:
+        if isinstance(event, Publish):
+            published |= {(event.pool, page) for page in event.pages}
+        elif isinstance(event, Drop):
+            published -= {(event.pool, page) for page in event.pages}
+        elif isinstance(event, Share) and not event.pin and {(event.pool, page) for page in event.pages} & published:
+            return True
+    return False
+
+
+def withdrawn(events: Sequence[MemoryEvent]) -> bool:
+    """A name is withdrawn."""
+    return any(isinstance(event, Drop) for event in events)
+
+
+def drafted(events: Sequence[MemoryEvent]) -> bool:
+    """A launch writes slots of which it is not known how many count: drafts."""
+    return any(isinstance(event, Begin) and any(use.at_most for use in event.writes) for event in events)
+
+
+def ended_in_flight(events: Sequence[MemoryEvent]) -> bool:
+    """A holder ends while an operation for it is in flight: it finishes, is aborted or retracted under a launch."""
+    tables: dict[str, str] = {}
+    flying: dict[OpId, tuple[int, str | None, set[str | None]]] = {}
+    for number, event in enumerate(events):
+        if isinstance(event, Map):
+            tables[event.table] = event.holder
+        elif isinstance(event, Begin):
+            uses = [*event.reads, *event.writes, *(use for pair in event.copies for use in pair)]
+            flying[event.id] = number, event.stream, {use.holder or tables.get(use.table or "") for use in uses}
+        elif isinstance(event, End) and event.part == "all" and event.id in flying:
+            begun, stream, _ = flying.pop(event.id)
+            if stream is not None:  # all that its stream had before it is over, too
+                flying = {name: one for name, one in flying.items() if one[1] != stream or one[0] > begun}
+        elif isinstance(event, EndHolder) and any(event.holder in holders for _, _, holders in flying.values()):
+            return True
+    return False
+
+
+EVERYWHERE: Mapping[str, Goal] = {"a published page is hit": hit, "a name is withdrawn": withdrawn}
+"""Goals of every engine."""
+OVERLAPPED: Mapping[str, Goal] = {**EVERYWHERE, "a request ends under a launch": ended_in_flight}
+"""Those of an engine whose launches overlap its scheduler."""
+SPECULATIVE: Mapping[str, Goal] = {**OVERLAPPED, "drafts are written": drafted}
+"""Those of one that decodes speculatively, besides."""
