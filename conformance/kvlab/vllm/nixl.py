@@ -290,6 +290,8 @@ def prepared() -> str:
         modules: list[Any] = [importlib.import_module(f"{PACKAGE}.{name}") for name in (*CLOCKED, "utils", "connector")]
     except (ImportError, AttributeError, TypeError) as error:
         return f"its NIXL connector cannot be imported: {error}"
+    if not hasattr(modules[1].NixlBaseConnectorWorker, "_strided_desc_starts"):
+        return "its NIXL connector is an older one"
     base, worker, push, utils = modules[0], modules[1], modules[2], modules[-2]
     clock = SimpleNamespace(perf_counter=lambda: Network.current.clock)
     for module in modules[: len(CLOCKED)]:

@@ -178,7 +178,8 @@ class Pair:
             prompt.append(1)
         name = f"r{self._arrived}-{self._arrived:08x}"
         prefill.add(name, prompt, {"do_remote_decode": True, "do_remote_prefill": False})
-        if self.work.connector == "push" and self._dice.random() < 0.5:
+        # Both may stand still then: each keeps pages for requests that the other one has no room for.
+        if self.work.connector == "push" and not self.work.steady and self._dice.random() < 0.5:
             self._both.add(name)
             place = {"remote_engine_id": "prefill", "remote_host": "localhost", "remote_port": 0, "tp_size": 1}
             self._route(name, {"do_remote_prefill": True, "remote_request_id": name, **place})
