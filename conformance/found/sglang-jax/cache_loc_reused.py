@@ -5,9 +5,8 @@
 
 Each batch writes the slots that it reads into one array of the host (`ReqToTokenPool.cache_loc_host_buf`). On a CPU jax
 takes an array without a copy if it begins at a multiple of 64 bytes; then the launch in flight reads the slots of the
-next batch. With glibc's allocator the beginning is chance, and so the server is started with several lengths of
-context. Others, as jemalloc and mimalloc, put arrays of this size there each time: with `LD_PRELOAD=libmimalloc.so` the
-first start shows it. A server whose scheduler does not overlap is the last one, for comparison.
+next batch. Where the array begins is chance. So that the outcome is none, `numpy.zeros` is asked for arrays that begin
+at a multiple of 64 bytes, and in another server for such that begin 32 bytes behind one.
 
 Twelve prompts are sent one after the other, and then four at a time. Tokens are greedy, so both must agree.
 """
@@ -25,7 +24,20 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-CONTEXTS = range(512, 640, 16)
+ZEROS = """
+import numpy, os
+zeros, begins = numpy.zeros, int(os.environ["ZEROS_BEGIN"])
+def placed(shape, dtype=float, *args, **named):
+    made = zeros(shape, dtype, *args, **named)
+    if args or named or not made.nbytes or made.dtype.hasobject:
+        return made
+    room = zeros(made.nbytes + 128, numpy.uint8)
+    first = -room.ctypes.data % 64 + begins
+    return room[first : first + made.nbytes].view(made.dtype).reshape(made.shape)
+numpy.zeros = placed
+"""
+"""Each process of the server runs it first; `ZEROS_BEGIN` is where arrays begin, past a multiple of 64 bytes."""
+
 PROMPTS = [[(7 * number + 13 * at * at) % 500 for at in range(20 + 3 * number)] for number in range(12)]
 ANSWER = 24
 
@@ -74,16 +86,33 @@ def ask(port: int, prompt: list[int]) -> list[int]:
     return tokens
 
 
-def serve(model: Path, log: Path, context: int, *options: str) -> tuple[int, int]:
+def serve(folder: Path, begins: int, *options: str) -> tuple[int, int]:
     """The answers of twelve that are the same four at a time as alone, and how many were asked for."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "sgl_jax.launch_server", "--model-path", str(model), "--port", str(port)]
+    command = [
+        sys.executable,
+        "-m",
+        "sgl_jax.launch_server",
+        "--model-path",
+        str(folder / "model"),
+        "--port",
+        str(port),
+    ]
     command += ["--device", "cpu", "--attention-backend", "native", "--dtype", "float32", "--page-size", "1"]
     command += ["--max-total-tokens", "512", "--chunked-prefill-size", "64", "--disable-precompile"]
-    command += ["--grammar-backend", "none", "--max-running-requests", "8", "--context-length", str(context)]
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+    command += ["--grammar-backend", "none", "--max-running-requests", "8", "--context-length", "512"]
+    paths = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
+    environment = {
+        **os.environ,
+        "PYTHONPATH": paths,
+        "ZEROS_BEGIN": str(begins),
+        "JAX_PLATFORMS": "cpu",
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+    }
+    log = folder / "server.log"
     with log.open("wb") as out:
         server = subprocess.Popen([*command, *options], env=environment, stdout=out, stderr=out, process_group=0)
     try:
@@ -111,17 +140,15 @@ def serve(model: Path, log: Path, context: int, *options: str) -> tuple[int, int
 
 
 def main() -> None:
-    """Start servers until one answers wrongly, and one without overlap."""
+    """Start one server after the other, and say how many answers are the same."""
     with tempfile.TemporaryDirectory() as scratch:
-        model, log = Path(scratch) / "model", Path(scratch) / "server.log"
-        make(model)
-        for context in CONTEXTS:
-            same, asked = serve(model, log, context)
-            print(f"--context-length {context}: {same} of {asked} answers are the same beside others", flush=True)
-            if same < asked:
-                break
-        same, asked = serve(model, log, context, "--disable-overlap-schedule")
-        print(f"--context-length {context} --disable-overlap-schedule: {same} of {asked}", flush=True)
+        folder = Path(scratch)
+        make(folder / "model")
+        (folder / "sitecustomize.py").write_text(ZEROS, encoding="utf-8")
+        for begins, *options in ((0,), (32,), (0, "--disable-overlap-schedule")):
+            same, asked = serve(folder, begins, *options)
+            words = " ".join([f"arrays begin at {begins}", *options])
+            print(f"{words}: {same} of {asked} answers are the same alone and beside others", flush=True)
 
 
 if __name__ == "__main__":

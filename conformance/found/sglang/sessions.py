@@ -88,6 +88,8 @@ class Server:
             if self.get("/health") == 200:
                 return "the server runs, and /health says 200"
             time.sleep(1)
+        if self.process.poll() is None:
+            return f"the server runs, and /health does not answer for {PATIENCE} s"
         return f"the server has ended: {self.last()}"
 
     def last(self) -> str:
