@@ -95,7 +95,7 @@ def test_planted_defects_are_found(engine: str, options: tuple[str, ...]) -> Non
     assert "10 of 10 injected faults found" in done.stdout
 
 
-PARTS, SIZE = 3, 16
+PARTS = 3
 A_PART = """
 import sys
 from dataclasses import replace
@@ -103,9 +103,9 @@ from kvcli.main import main
 from kvlab import trial
 
 whole, part = trial.trial_of, int(sys.argv.pop(1))
-trial.trial_of = lambda *of: replace(every := whole(*of), defects=every.defects[part * {SIZE} :][:{SIZE}])
+trial.trial_of = lambda *of: replace(every := whole(*of), defects=every.defects[part::{PARTS}])
 main()
-""".replace("{SIZE}", str(SIZE))
+""".replace("{PARTS}", str(PARTS))
 """The command, with a third of the defects: all together take two minutes, and each part imports the engine."""
 
 
@@ -116,8 +116,8 @@ def test_planted_defects_are_found_in_sglang(part: int) -> None:
     called = [sys.executable, "-c", A_PART, str(part), *arguments]
     done = subprocess.run(called, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
-    planted = min(SIZE, 46 - SIZE * part)
-    assert f"{planted} of {planted} injected faults found" in done.stdout
+    found = re.search(r"(\d+) of \1 injected faults found", done.stdout)
+    assert found is not None and int(found[1]) >= 15
 
 
 def test_a_folder_without_the_engine_is_one_line(tmp_path: Path) -> None:
