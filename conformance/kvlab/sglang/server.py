@@ -3,19 +3,20 @@
 import random
 import sys
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any
 
 from kvattach.patches import Patches
 from kvattach.sglang.launches import spans
 from kvattach.sglang.release import Release
 from kvlab.device import Event, Stream
+from kvlab.sglang.answers import Answers, Watching
 from kvlab.sglang.memory import LAYERS, RadixMemory, UnifiedMemory
 from kvlab.sglang.pools import PoolMemory
 from kvlab.stubs import Arguments, StandIn
-from kvlab.tokens import Reason, Tokens
+from kvlab.tokens import Tokens
 from kvlab.traffic import EOS
 
 AnyMemory = UnifiedMemory | RadixMemory | PoolMemory
@@ -25,16 +26,6 @@ REJECTED = 1
 
 _ASKED = {"get_global_server_args", "get_server_args"}
 """Functions that return the server's arguments, in the releases that have them."""
-
-
-class Watching(Protocol):
-    """Sends messages to the scheduler, and receives the answers of requests."""
-
-    def receive(self, **_: Any) -> list[Any]:
-        """The messages since the last look."""
-
-    def answered(self, name: str, tokens: Sequence[int], reason: Reason, most: int | None) -> None:
-        """A request was answered; with a `reason` for the last time. `most` is the number of tokens that it may get."""
 
 
 def arguments(**more: Any) -> Arguments:
@@ -215,41 +206,13 @@ class Worker:
             self._rows.copy_mamba_state(batch.mamba_cow_src_indices, batch.mamba_cow_dst_indices)
 
 
-class _Answers:
-    """Takes what the scheduler says."""
-
-    def __init__(self, watching: Watching) -> None:
-        self._watching = watching
-        self._sent: dict[str, int] = {}
-        """Request -> tokens that were sent; a request that has ended has none."""
-        self._ended: set[str] = set()
-
-    def send_output(self, said: Any, *_: Any) -> None:
-        if getattr(said, "rid", None):
-            self._watching.answered(said.rid, [], "abort", None)
-
-    def stream_output(self, reqs: list[Any], *_: Any, **__: Any) -> None:
-        for req in reqs:
-            # With overlap a request is streamed once more after its end: the release's own streamer skips that.
-            if req.rid in self._ended:
-                continue
-            reason: Reason = ""
-            if req.finished():
-                reason = "abort" if "ABORT" in type(req.finished_reason).__name__ else "done"
-                self._ended.add(req.rid)
-            tokens = [] if reason == "abort" else [*getattr(req, "output_ids_through_stop", req.output_ids)]
-            sent = self._sent.get(req.rid, 0)
-            self._sent[req.rid] = len(tokens)
-            self._watching.answered(req.rid, tokens[sent:], reason, req.sampling_params.max_new_tokens)
-
-
 def scheduler(release: Release, memory: AnyMemory, worker: Worker, server: Arguments, watching: Watching) -> Any:
     """The release's own scheduler upon a memory and a worker.
 
     What it would ask of other processes, of metrics, or for models of other kinds, is stood in for.
     """
     base: Any = release.scheduler.Scheduler
-    answers = _Answers(watching)
+    answers = Answers(watching)
 
     class Alone(base):  # type: ignore[misc]
         """The scheduler, without the lines that start a server."""
