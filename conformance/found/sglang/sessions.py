@@ -61,7 +61,7 @@ class Server:
             return 0
 
     def post(self, path: str, body: dict[str, Any]) -> Any:
-        """What is answered; `None` if nothing is, for `PATIENCE` seconds or for ever."""
+        """The answer; `None` if there is none, for `PATIENCE` seconds or for ever."""
         address, kind = f"http://127.0.0.1:{self.port}{path}", {"Content-Type": "application/json"}
         try:
             request = urllib.request.Request(address, json.dumps(body).encode(), kind)
