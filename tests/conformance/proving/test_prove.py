@@ -41,9 +41,10 @@ def alone(module: str, function: str) -> str:
     source = (SOURCES / f"{module}.py").read_text()
     match = re.search(rf"((?:^@.*\n(?:^[ )].*\n)*)+^def {function}\((?:.*\n)+?)(?=\n\n\S|\Z)", source, re.MULTILINE)
     assert match is not None
+    modules = sorted(prove.MODULES, key=lambda name: name == f"kvspec.{module}")
     return (
         "from kvspec.contracts import ensure, require\n"
-        + "".join(f"from {name} import *\n" for name in sorted(prove.MODULES, key=lambda name: name.endswith(module)))
+        + "".join(f"from {name} import *\n" for name in modules)
         + f"\n{match[1]}"
     )
 
