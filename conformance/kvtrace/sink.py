@@ -1,9 +1,9 @@
 """Writes trace files from a separate thread, so that the recording engine never waits for a disk.
 
-Lines are handed to the operating system in batches of whole lines, and a compressed batch is one frame. A killed process
-loses the lines not yet written: those of a fraction of a second. If it is killed in the middle of a write, the last line
-may be cut off, and a reader says so. Where that cuts a frame of Zstandard off, its blocks before the cut can be read: all
-but the last 4 KiB of lines.
+Lines are handed to the operating system in batches of whole lines, and a compressed batch is one frame. A killed
+process loses the lines not yet written: those of a fraction of a second. If it is killed in the middle of a write,
+the last line may be cut off, and a reader says so. Where that cuts a frame of Zstandard off, its blocks before the
+cut can be read: all but the last 4 KiB of lines.
 """
 
 import atexit
