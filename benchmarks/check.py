@@ -47,7 +47,7 @@ from kvspec.memory.events import (
     Unmap,
     Use,
 )
-from kvtrace.header import MemoryHeader
+from kvtrace.header import VERSION, MemoryHeader
 
 PAGE_SIZE = 64
 SIZES = (100_000, 1_000_000, 10_000_000)
@@ -200,7 +200,7 @@ def write(path: Path, requests: int, tokens: int, events: int) -> int:
     """Write a trace of so many events."""
     encode = msgspec.json.Encoder().encode
     pages = 4 * requests * (tokens // PAGE_SIZE + 2)
-    header = MemoryHeader(1, "memory", "benchmarks/check.py", {"kv": Pool(PAGE_SIZE, pages)})
+    header = MemoryHeader(VERSION, "memory", "benchmarks/check.py", {"kv": Pool(PAGE_SIZE, pages)})
     with path.open("wb") as file:
         file.write(encode(header) + b"\n")
         for event in islice(traffic(requests, tokens), events):
