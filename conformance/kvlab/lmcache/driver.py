@@ -89,6 +89,18 @@ class _Queue:
         done.set_result(asyncio.run(coroutine))
         return True
 
+    def advance(self) -> None:
+        """Do some pieces, or none."""
+        more = True
+        while more:
+            more = self._rng.random() < 0.5 and self.step()
+
+    def finish(self) -> None:
+        """Do all that is left."""
+        more = True
+        while more:
+            more = self.step()
+
     def forget(self) -> None:
         """The run has ended."""
         for coroutine, _ in self._work:
@@ -239,13 +251,11 @@ def _drive(cache: Any, attached: Attached, shape: Shape, traffic: Traffic, queue
             cache.clear(rng.choice(seen).tokens)
         elif rng.random() < 0.02 and not traffic.calm:
             cache.clear()
-        while rng.random() < 0.5 and queue.step():
-            pass
+        queue.advance()
     for request in seen:
         for _ in _served(cache, shape, Request(f"{request.name} again", request.tokens, request.tags)):
             queue.step()
-    while queue.step():
-        pass
+    queue.finish()
     attached.idle()
 
 
