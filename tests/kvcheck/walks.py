@@ -231,7 +231,7 @@ class Walk:
         if use.pool is None:
             return False
         order, pages = self.checker.order, self.checker.pools[use.pool].expand(use.pages)
-        later = {number for page in pages for number in page.writers.values() if number > order.named[id]}
+        later = {number for page in pages for number, _ in page.writers.values() if number > order.named[id]}
         begun = [order.begun[number] for number in later]
         known = any(one.copies or any(other.table for other in one.writes) for one in begun)
         return all(order.flies(number, host) for number in later) and not known

@@ -36,7 +36,7 @@ class Checker(Holding):
         self.delivered: dict[int, str] = {}
         """Operation -> the holder whose result was delivered before it was known whether ends are reported."""
         self.found: list[tuple[By, PageState, int, By]] = []
-        """All reads: the reader, the page, the slot, and the writer of the slot."""
+        """All reads: the reader, the page, the slot, and its last writer."""
         self.wrote: dict[tuple[PageState, int], Meant] = {}
         """The content that the current operation writes to each slot."""
         self.tainted: set[By] = set()
@@ -121,7 +121,7 @@ class Checker(Holding):
             ):
                 self.tainted.add(reader)
         for page, meant, _ in parts:
-            gone = [at for at in meant if page.writers.get(at) == failed]
+            gone = [at for at in meant if at in page.writers and page.writers[at][0] == failed]
             page.content = {at: slot for at, slot in page.content.items() if at not in gone}
             if gone:
                 for key, promise in page.keys.items():
@@ -207,7 +207,8 @@ class Checker(Holding):
                 wrong["MEM-CONTENT/shifted" if shifted else "MEM-CONTENT/other"] = differ
             if self.report(use, part, wrong) or any(self._is_tainted(slot.by) for slot in found.values()):
                 self.tainted.add((number, holder))
-            self.found += [((number, holder), page, at, slot.by) for at, slot in found.items()]
+            last = {at: page.writers[at] for at in meant if at in page.writers}
+            self.found += [((number, holder), page, at, by) for at, by in last.items()]
             page.uses.append(((number, "reads"), meant, False))
             taken += map(found.get, meant)
         return taken
@@ -254,7 +255,7 @@ class Checker(Holding):
         self.report(use, part, wrong)
         if any(to and self.differ(self.wrote.get((page, at), UNLABELLED), to.meant) for at, to in differ.items()):
             self.find("MEM-RACE/itself", page, part.holder)  # nothing orders the writes of one operation
-        page.writers |= dict.fromkeys(new, number)
+        page.writers |= dict.fromkeys(new, (number, part.holder))
         page.content = {at: slot for at, slot in {**there, **new}.items() if slot is not None}
         page.uses.append(((number, "all"), part.meant, True))
 

@@ -40,8 +40,8 @@ class PageState:
     """Holder, and whether it only pins the page -> how many."""
     content: dict[int, Slot] = field(default_factory=dict)
     """Missing slots were never written since the page was taken."""
-    writers: dict[int, int] = field(default_factory=dict)
-    """Slot -> the number of the last operation that wrote it since then, if only to leave nothing there."""
+    writers: dict[int, By] = field(default_factory=dict)
+    """Slot -> the last operation that wrote it since then, if only to leave nothing there, and for which holder."""
     uses: list[tuple[Moment, Collection[int], bool]] = field(default_factory=list)
     """When operations have used which slots, and whether they write them."""
 

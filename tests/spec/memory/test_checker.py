@@ -126,6 +126,17 @@ def test_worthless_results_are_delivered(found: Found) -> None:
     assert found(take("a", 1, 2), load, step, End(1), Deliver(2, "a")) == []
 
 
+def test_a_copy_that_fails_taints_its_readers_even_where_nothing_is_known_of_its_source(checker: MakeChecker) -> None:
+    """The pool reports no writes, so the slots of the source may hold anything: the target does not hold it."""
+    watching = checker({"kv": Pool(4, 8, writes_reported=False)})
+    both = [take("a", 1, 2), Begin(1, "s", copies=[(of("a", 1), of("a", 2))]), Begin(2, "s", [of("a", 2)])]
+    events = (*both, End(2), End(1, unwritten=[of("a", 2)]), Deliver(2, "a"))
+    assert [finding.code for event in events for finding in watching.step(event)] == []
+    watching = checker({"kv": Pool(4, 8, writes_reported=False)})
+    events = (*both, End(1, unwritten=[of("a", 2)]), End(2), Deliver(2, "a"))
+    assert [finding.code for event in events for finding in watching.step(event)] == ["MEM-DELIVER/tainted"]
+
+
 def test_a_result_is_worthless_as_long_as_a_host_takes_it_to_be_in_flight(found: Found) -> None:
     """One host sees the load end behind the step, then that it failed; of the step another host knows nothing."""
     load, step = Begin(1, "s", writes=[of("a", 1)]), Begin(2, "s", [of("a", 1)])
