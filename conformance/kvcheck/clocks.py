@@ -48,7 +48,7 @@ class Clocks:
         self.begun = 0
         self.latest = 0
         """The largest name of an operation that is a number: one with a larger name was never begun."""
-        self._latest_of: dict[str, int] = {}
+        self._latest_of: dict[str | None, int] = {}
         """The same for names with a host before the number."""
         self.oldest = 1
         """The number of the oldest operation in flight, or of the next one."""
@@ -86,15 +86,18 @@ class Clocks:
 
     def in_flight(self, id: OpId, host: str | None) -> Flight | None:
         """The operation of that name, if a host does not know it to be complete."""
-        flight, seen = self.flights.get(id), self._host(host).clock
-        if flight is None or len(self.hosts) == 1 or moment(seen, flight.queue.index) < flight.moment:
+        flight = self.flights.get(id)
+        if len(self.hosts) == 1 and host in self.hosts:
             return flight
-        return None
+        seen = self._host(host).clock
+        return None if flight is None or moment(seen, flight.queue.index) >= flight.moment else flight
 
     def was_begun(self, id: OpId) -> bool:
         """Whether an operation was begun, as far as its name shows it."""
+        if isinstance(id, int):
+            return id <= self.latest
         name = numbered(id, self.hosts)
-        return name is None or name[1] <= (self.latest if name[0] is None else self._latest_of.get(name[0], 0))
+        return name is None or name[1] <= self._latest_of.get(name[0], 0)
 
     def _stream(self, name: str, host: str | None) -> Stream:
         """The stream of that name, as a host says it."""

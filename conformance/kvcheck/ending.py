@@ -55,8 +55,8 @@ def deliver(state: State, event: events.Deliver) -> None:
         state.find("MEM-DELIVER/incomplete", holder=event.holder).operation = event.id
     elif flight is not None:
         flight.delivered = event.holder
-    causes = state.tainted.get(event.id, NOTHING)
-    for holder in (event.holder, None):
+    causes = state.tainted.get(event.id)
+    for holder in (event.holder, None) if causes else ():
         if holder in causes:
             found = state.find("MEM-DELIVER/tainted", holder=event.holder)
             found.operation, found.cause = event.id, causes[holder]

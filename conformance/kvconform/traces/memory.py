@@ -275,16 +275,18 @@ def check_numbers(path: Path, number: int, event: MemoryEvent) -> None:
     Raises:
         InputError: one is.
     """
-    if isinstance(event, Map):
-        name, value = "index", event.index
-    elif isinstance(event, Unmap):
-        name, value = ("index", event.index) if event.index < 0 else ("stop", event.stop)
-    elif isinstance(event, (Publish, Unify)):
-        name, value = "slots", event.slots
-    else:
-        return
-    if value < 0:
-        raise InputError(path, number, f"{name} is {value}, less than 0")
+    for name in _NUMBERS.get(type(event), ()):
+        value = getattr(event, name)
+        if value < 0:
+            raise InputError(path, number, f"{name} is {value}, less than 0")
+
+
+_NUMBERS: dict[type[MemoryEvent], tuple[str, ...]] = {
+    Map: ("index",),
+    Unmap: ("index", "stop"),
+    Publish: ("slots",),
+    Unify: ("slots",),
+}
 
 
 LONG = 4096
@@ -302,6 +304,8 @@ def check_allowance(
         InputError: it does.
     """
     allowance.read(len(line))
+    if type(event) not in _NAMING:
+        return
     spent = 0
     for pages in _listed(event):
         spent += sum([run[1] for run in pages if isinstance(run, tuple) and run[1] > 0])
@@ -347,3 +351,4 @@ def _listed(event: MemoryEvent) -> list[Pages]:
 
 
 _LISTING = (Take, Share, Release, Publish, Drop, Map, Transfer)
+_NAMING = frozenset[type[MemoryEvent]]((Begin, End, *_LISTING))
