@@ -56,7 +56,9 @@ def deliver(state: State, event: events.Deliver) -> None:
     elif flight is not None:
         flight.delivered = event.holder
     causes = state.tainted.get(event.id)
-    for holder in (event.holder, None) if causes else ():
+    if causes is None:
+        return
+    for holder in (event.holder, None):
         if holder in causes:
             found = state.find("MEM-DELIVER/tainted", holder=event.holder)
             found.operation, found.cause = event.id, causes[holder]
