@@ -107,7 +107,7 @@ class MemoryReader:
         """Each event."""
         path, number, allowance, old = self.lines.path, 1, Allowance(), self.header.kvspec == 1
         for number, line in self.lines:
-            event = decode_line(_line, path, number, upgraded(line) if old else line)
+            event = _old_line(path, number, line) if old else decode_line(_line, path, number, line)
             if isinstance(event, ExpectFinding):
                 raise InputError(path, number, "an expect line belongs into a vector, not into a trace")
             check_numbers(path, number, event)
@@ -220,7 +220,7 @@ def read_memory_vector(path: Path, max_line: int = MAX_LINE) -> MemoryVector:
         steps: list[MemoryStep] = []
         allowance = Allowance()
         for number, line in lines:
-            read = decode_line(_line, path, number, upgraded(line) if header.kvspec == 1 else line)
+            read = _old_line(path, number, line) if header.kvspec == 1 else decode_line(_line, path, number, line)
             if not isinstance(read, ExpectFinding):
                 check_numbers(path, number, read)
                 check_allowance(path, number, read, line, header.pools, allowance)
@@ -236,6 +236,18 @@ def read_memory_vector(path: Path, max_line: int = MAX_LINE) -> MemoryVector:
     if not steps:
         raise InputError(path, 1, "no event follows the header")
     return MemoryVector(path, header, steps)
+
+
+def _old_line(path: Path, number: int, line: bytes) -> MemoryEvent | ExpectFinding:
+    """A line of a file of version 1: most have no name that has changed.
+
+    Raises:
+        InputError: it is none.
+    """
+    try:
+        return _line.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return decode_line(_line, path, number, upgraded(line))
 
 
 def _read_header(lines: Lines) -> MemoryHeader:
