@@ -119,7 +119,6 @@ class Followed:
         self._process = os.getpid()
         self.reports: list[Path] = []
         """The report of each recording, in order."""
-        atexit.register(self.close)
 
     def header(self, producer: str, pools: Mapping[str, Pool], host: str | None = None) -> None:
         """Another memory: another recording, and another process that checks it."""
@@ -135,6 +134,7 @@ class Followed:
 
             path = new_folder() / "trace.jsonl.zst"
             self._writer = TraceWriter(path, part_bytes=MOST_BYTES, max_bytes=MOST_BYTES)
+            atexit.register(self.close)  # behind the writer's own: the last registered runs first
         self._writer.header(producer, pools, host)
         # A file is there as soon as its header is written.
         self._writer.flush()

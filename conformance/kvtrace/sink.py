@@ -102,10 +102,10 @@ class Sink:
         atexit.unregister(self.close)
 
     def drain(self, timeout: float = 10.0) -> bool:
-        """Wait until everything that was put is written; for tests, and for readers of the file."""
+        """Wait until everything that was put is written, unless the sink is closed; for tests, and for readers."""
         self._wake.set()
         deadline = time.monotonic() + timeout
-        while self._waiting and time.monotonic() < deadline:
+        while self._waiting and self._thread.is_alive() and time.monotonic() < deadline:
             time.sleep(INTERVAL / 10)
         return not self._waiting
 

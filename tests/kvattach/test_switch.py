@@ -90,6 +90,31 @@ def test_another_process_judges_and_the_log_has_a_line(
     assert told == [f"kvspec: MEM-TAKE/held: page 1 is handed out, but a holds it ({report})"]
 
 
+EXITS = """
+import kvattach.switch
+from kvspec.memory import Pool
+from kvspec.memory.events import Take
+trace = kvattach.switch.switched_on({"KVSPEC": "check"})
+trace.header("test", {"kv": Pool(num_pages=4)})
+trace.emit(Take("a", "kv", [1]))
+ended = trace._end
+trace._end = lambda: (ended(), print(trace._writer.flush(0)))[0]
+"""
+
+
+def test_a_process_that_exits_writes_all_that_it_recorded_and_waits_for_nothing(tmp_path: Path) -> None:
+    """The recording ends before the thread that writes it."""
+    done = subprocess.run(
+        [sys.executable, "-c", EXITS],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stdout.splitlines()[-1] == "True"
+
+
 def test_each_memory_has_a_check_of_its_own(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

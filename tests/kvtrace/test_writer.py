@@ -120,6 +120,13 @@ def test_a_full_buffer_ends_the_recording_and_says_why(tmp_path: Path) -> None:
     assert told(writer.files[0]) == [events.EndHolder(str(number)) for number in range(10)]
 
 
+def test_a_closed_recording_is_not_waited_for(tmp_path: Path) -> None:
+    writer = TraceWriter(tmp_path / "t.jsonl")
+    writer.close()
+    writer.header("test", POOLS)
+    assert not writer.flush(timeout=float("inf"))
+
+
 def test_a_full_disk_is_no_exception(tmp_path: Path) -> None:
     writer = TraceWriter(tmp_path / "missing" / "t.jsonl")
     writer.header("test", POOLS)
