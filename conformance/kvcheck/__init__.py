@@ -2,11 +2,11 @@
 
 It makes the findings of the plain checker in `kvspec.memory`, at a cost that follows the changes of each event. Read
 in this order: `flights` (operations in flight and their uses), `clocks` (the order of two uses), `decisions` (those of
-several hosts), `labels` (the identity of two contents), `pages`, `pools` and `state` (the state of each, and of
-tables), `holding` (references and names), `counting` (the engine's own figures), `tables` (their changes), `races`
-(unordered uses of the same slots), `parts` (the slots of a use), `reads` and `writes` (their checks, and copies),
-`uses` (begin and wait), `groups` (the same for many pages at once) and `ending` (ends and deliveries). `appending`
-counts decode steps without checking each.
+several hosts), `labels` (the identity of two contents), `pages`, `pools`, `announced` (the blocks that routers know)
+and `state` (the state of each, and of tables), `holding` (references and names), `counting` (the engine's own figures),
+`announcing` (announcements to routers), `tables` (their changes), `races` (unordered uses of the same slots), `parts`
+(the slots of a use), `reads` and `writes` (their checks, and copies), `uses` (begin and wait), `groups` (the same for
+many pages at once) and `ending` (ends and deliveries). `appending` counts decode steps without checking each.
 
 `Checker.step` takes one event and returns its findings. It never stops: after a finding it continues from the state
 that hides the fewest later findings, and a finding that may be a consequence names its cause.
@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kvcheck import counting, ending, holding, tables, uses
+from kvcheck import announcing, counting, ending, holding, tables, uses
 from kvcheck.finding import Finding, Malformed
 from kvcheck.state import State
 from kvspec.memory import events
@@ -43,6 +43,7 @@ _EVENTS: dict[type[Event], Callable[[State, Any], None]] = {
     events.Send: uses.send,
     events.Receive: uses.receive,
     events.Decide: holding.decide,
+    events.Announce: announcing.announce,
     events.End: ending.end,
     events.Deliver: ending.deliver,
     events.Unify: tables.unify,

@@ -52,16 +52,16 @@ class Finding(memory.Finding, forbid_unknown_fields=True, omit_defaults=True):
     operation: OpId | None = None
     """The operation at hand."""
     expected: str | int | None = None
-    """The label or the decision that is expected, or the figure that is right; of a race within one operation its first
-    label."""
+    """The label, decision or batch that is expected, or the figure that is right; of a race within one operation its
+    first label."""
     found: str | int | None = None
-    """The label that is there, the decision, or the engine's figure; of a leak the number of pages."""
+    """The label that is there, the decision, the batch or the engine's figure; of a leak the number of pages."""
     offsets: tuple[int, int] | None = None
     """The slots of one label that are expected and found."""
     owners: Owners | None = None
     """The owners of the page."""
     key: str | None = None
-    """The key at hand."""
+    """The key at hand; of an announced block its tier, or the parent that it lacks."""
     group: str = ""
     """The group of hosts at hand."""
     hosts: tuple[str | None, str | None] | None = None

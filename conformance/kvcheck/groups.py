@@ -174,6 +174,7 @@ def drop(state: State, pool: PoolState, numbers: list[Page], keys: list[str] | N
         if one is None or not named or (keys and named != keys[start:stop]):
             yield range(start, stop)
             continue
+        pool.rename(named)
         for key in named:
             del pool.names[key]
         if not one.holders:

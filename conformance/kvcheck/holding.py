@@ -121,6 +121,7 @@ def publish(state: State, event: events.Publish) -> None:
     if event.labels is not None and len(event.labels) != each * len(numbers):
         raise Malformed(f"{len(event.labels)} labels for {len(numbers)} pages with {each} each")
     labels, planned, writer, pages, names = event.labels, event.planned, event.writer, pool.individual, pool.names
+    pool.rename(event.keys)
     keys, alone = _one_each(event.keys, numbers), iter([range(len(numbers))])
     if labels is not None and each == 1 and slots == pool.size and not (planned or pool.keyed):
         alone = groups.publish(state, pool, numbers, event.keys, labels)
@@ -341,6 +342,7 @@ def _unrefer(state: State, pool: PoolState, number: Page, page: PageState, holde
 
 
 def _unname(pool: PoolState, number: Page, page: PageState, keys: list[str]) -> None:
+    pool.rename(keys)
     for key in keys:
         page.unplan(key)
         del page.keys[key]

@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 
 from kvcheck.finding import PAGES_AN_EVENT, Malformed
@@ -52,6 +52,8 @@ class PoolState:
         """Pages whose kind may have changed since the last call of `of_kind`; `None`: it was never called."""
         self.names: dict[str, Page | dict[Page, None]] = {}
         """Key -> the page that it finds, or pages."""
+        self.renamed: list[dict[str, None]] = []
+        """Each gets the keys that find other pages from now on."""
         self.reserved: dict[str, int] = {}
         self.promised = 0
         """The sum of these."""
@@ -102,6 +104,11 @@ class PoolState:
         """The pages that a key finds, in order."""
         pages = self.names.get(key, NOTHING)
         return pages if isinstance(pages, dict) else {pages: None}
+
+    def rename(self, keys: Iterable[str]) -> None:
+        """Keys find pages that they did not find, or the reverse."""
+        for renamed in self.renamed:
+            renamed.update(dict.fromkeys(keys))
 
     def seen(self, page: Page) -> PageState:
         """The state of a page, for reading only."""

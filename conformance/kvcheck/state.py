@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from kvcheck.announced import Host
 from kvcheck.clocks import Clocks
 from kvcheck.decisions import Decisions
 from kvcheck.finding import CONTENT, FINDINGS, OWNERS, Finding, Malformed
@@ -122,6 +123,8 @@ class State:
         """Group of hosts -> what they decide."""
         self.undecided: dict[str, Decisions] = {}
         """Those groups in which a decision was made since all was idle."""
+        self.announced: dict[str | None, Host] = {}
+        """Host -> what it has announced to routers."""
         self.labels = Labels()
         self._labels_kept = 1024
         self.tables: dict[str, Table] = {}
@@ -275,5 +278,7 @@ class State:
             for page in pool.individual.values():
                 live.update(content.label for content in page.content)
                 live.update(content.label for promise in page.keys.values() for content in promise.meant)
+        for tier in (tier for host in self.announced.values() for tier in host.tiers.values()):
+            live.update(label for block in tier.blocks.values() for label in block.labels or ())
         self.labels.keep({label for label in live if label is not None})
         self._labels_kept = max(1024, 2 * len(self.labels))

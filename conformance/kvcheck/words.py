@@ -75,6 +75,10 @@ def _host(finding: Finding, index: int) -> str:
     return "a host without a name" if name is None else f"host {name}"
 
 
+def _tier(finding: Finding) -> str:
+    return "" if finding.key is None else f" in {finding.key}"
+
+
 def _computed(finding: Finding) -> str:
     return f"what operation {finding.operation} computed for {finding.holder} is delivered"
 
@@ -137,6 +141,18 @@ _SENTENCES: dict[str, Callable[[Finding], str]] = {
     "MEM-AGREE/missing": lambda f: (
         f"{_host(f, 0)} of group {f.group} has not decided {f.expected}, but {_host(f, 1)} has, and all is idle"
     ),
+    "MEM-ANNOUNCE/unfound": lambda f: f"block {f.page} is announced{_tier(f)}, but no name finds it",
+    "MEM-ANNOUNCE/missing": lambda f: f"a name finds block {f.page}, which is not announced{_tier(f)}",
+    "MEM-ANNOUNCE/still-found": lambda f: f"block {f.page} is announced to be removed{_tier(f)}, but a name finds it",
+    "MEM-ANNOUNCE/orphan": lambda f: f"block {f.page} is announced behind block {f.key}, which is not announced",
+    "MEM-ANNOUNCE/content": lambda f: f"block {f.page} is announced{_tier(f)} with other content than it has",
+    "MEM-ANNOUNCE/twice": lambda f: f"block {f.page} is announced{_tier(f)} once more",
+    "MEM-ANNOUNCE/not-announced": lambda f: (
+        f"block {f.page} is announced to be removed{_tier(f)}, but is not announced there"
+    ),
+    "MEM-ANNOUNCE/gap": lambda f: f"the announcements before batch {f.found} are missing, from batch {f.expected} on",
+    "MEM-ANNOUNCE/again": lambda f: f"batch {f.found} of the announcements comes again",
+    "MEM-ANNOUNCE/late": lambda f: f"batch {f.found} of the announcements comes after batch {f.expected}",
     "MEM-DELIVER/not-begun": lambda f: f"{_computed(f)} before it is begun",
     "MEM-DELIVER/incomplete": lambda f: f"{_computed(f)} before it is seen complete",
     "MEM-DELIVER/tainted": lambda f: f"{_computed(f)}, but what it read was not there",

@@ -227,6 +227,22 @@ class TraceWriter:
         """The host decides something that all hosts of a group decide, and in the same order."""
         self._emit(events.Decide, group, what, at=at)
 
+    def announce(
+        self,
+        tier: str | None = None,
+        stored: Iterable[str] = (),
+        parent: str | None = None,
+        labels: Iterable[Label] | None = None,
+        removed: Iterable[str] = (),
+        cleared: bool = False,
+        pool: str | None = None,
+        batch: int | None = None,
+        *,
+        at: str | None = None,
+    ) -> None:
+        """The host announces to routers which blocks a tier holds; with `pool` they know all names of it then."""
+        self._emit(events.Announce, tier, stored, parent, labels, removed, cleared, pool, batch, at=at)
+
     def deliver(self, id: OpId, holder: str, *, at: str | None = None) -> None:
         """The result of an operation for a holder leaves the engine."""
         self._emit(events.Deliver, id, holder, at=at)

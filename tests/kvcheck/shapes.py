@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 from kvspec.memory import Pool
 from kvspec.memory.events import (
+    Announce,
     Begin,
     Count,
     Decide,
@@ -185,6 +186,14 @@ def many_ranks_decide_between_idle_moments(n: int) -> Iterator[MemoryEvent]:
         yield Decide(f"group {k % 250}", "x", host=f"{k // 250 % 250}")
     for _ in range(n):
         yield Idle()
+
+
+@shape(KV)
+def routers_learn_of_blocks_that_no_name_finds(n: int) -> Iterator[MemoryEvent]:
+    for k in range(n):
+        yield Announce("GPU", [f"{k}"], f"{k - 1}" if k else None, pool="kv", batch=k)
+    for k in range(n):
+        yield Announce("GPU", removed=[f"{k}"], batch=n + 2 * k)
 
 
 @shape(KV)

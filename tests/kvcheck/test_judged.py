@@ -6,6 +6,7 @@ import pytest
 
 from kvcheck import Checker
 from kvspec.memory.events import (
+    Announce,
     Begin,
     Count,
     Decide,
@@ -59,6 +60,7 @@ STORY: list[tuple[Event, str]] = [
     (Wait("u", on="s"), ""),
     (Decide("tp", "x"), "AGREE 1"),
     (Idle(["c"]), "AGREE 1 LEAK 1"),
+    (Announce("GPU", ["l"], pool="kv"), "ANNOUNCE 1"),
 ]
 """Events that break nothing, each with how often it judges which rule, and how often it could not."""
 

@@ -9,6 +9,7 @@ from kvcheck import Checker, Finding, Malformed
 from kvcheck.words import LONGEST, describe
 from kvspec.memory import Pool
 from kvspec.memory.events import (
+    Announce,
     Begin,
     Count,
     Decide,
@@ -35,6 +36,23 @@ SAID = {
     "an assertion of the engine": "assertion: n > 0",
     "no memory is left": "exhausted: no page",
     "a copy of nothing over a shared slot": "operation 2 overwrites page 1 from slot 0 on with what was never written",
+    "a block is announced that no name finds": "block m is announced in gpu, but no name finds it",
+    "a name is withdrawn and its block stays announced": "block l is announced in gpu, but no name finds it",
+    "a name finds a block that was not announced": "a name finds block l, which is not announced in gpu",
+    "a block is removed of which a copy is left": "block k is announced to be removed in gpu, but a name finds it",
+    "a block is announced behind one that is not": "block m is announced behind block l, which is not announced",
+    "a block is announced with another content than its name promises": (
+        "block l is announced in gpu with other content than it has"
+    ),
+    "a block is announced with two contents": "block k is announced in gpu with other content than it has",
+    "a block is announced with contents that do not fit": "block k is announced in gpu with other content than it has",
+    "a block is announced twice": "block k is announced in gpu once more",
+    "a block is removed after all were cleared": (
+        "block k is announced to be removed in gpu, but is not announced there"
+    ),
+    "a batch of announcements is missing": "the announcements before batch 2 are missing, from batch 1 on",
+    "a batch of announcements comes twice": "batch 1 of the announcements comes again",
+    "a batch of announcements comes after the next one": "batch 2 of the announcements comes after batch 3",
     "ranks differ by a page": "host d of group tp decides load 1, but host p decided load 2 there",
     "one of three ranks differs": "host d of group tp decides z, but host p decided y there",
     "a rank that comes later differs from the beginning": "host e of group tp decides y, but host p decided x there",
@@ -267,6 +285,9 @@ BAD: list[tuple[list[Event], str]] = [
     ([Share("a", "kv", [1, 2], ["k"])], "1 keys for 2 pages"),
     ([Decide("tp", "x", host=f"{n}") for n in range(257)], "a group of more than 256 hosts"),
     ([Decide(f"{n}", "x") for n in range(257)], "a trace of more than 256 groups of hosts"),
+    ([Announce(cleared=True, host=f"{n}") for n in range(257)], "announcements of more than 256 hosts"),
+    ([Announce(f"{n}") for n in range(257)], "a host of more than 256 tiers"),
+    ([Announce(stored=["k"])], "an announcement of blocks names no tier"),
 ]
 """Events of which the last cannot be meant, and what is said of it."""
 
@@ -348,6 +369,9 @@ def check_sentence(finding: Finding, pool: str = "kv") -> None:
     lists = r"(?:still holds \d+ page|are missing in the list of).*?: (\w+)"
     pages = re.findall(rf"\bpage (\w+)|\bpages \w+ and (\w+)|{lists}|{keys}", describe(finding))
     assert [str(finding.page)] * len(pages) == ["".join(page) for page in pages]
+    if finding.rule == "MEM-ANNOUNCE":  # blocks are of a tier, and not of a pool
+        assert re.findall(r"\bblock (\w+)", describe(finding))[:1] == [finding.page] * (finding.page is not None)
+        return
     assert finding.page is None if not pages else finding.pool == ("disk" if finding.page == "k" else pool)
 
 

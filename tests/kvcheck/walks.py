@@ -267,6 +267,55 @@ class Apart(Walk):
         return self.random.choice((None, None, "p", "p", *["d"] * (self.begun > 6)))
 
 
+class Announcing(Walk):
+    """Two hosts that announce the blocks of two tiers: mostly what names find, and now and then anything else."""
+
+    def __init__(self, random: Random, checker: Checker) -> None:
+        super().__init__(random, checker)
+        self.known: dict[tuple[str | None, str], dict[str, None]] = {}
+        self.numbers_of: dict[str | None, int] = {None: -1, "d": -1}
+
+    def event(self) -> Event:
+        """Half of the time names come and go."""
+        drawn = self.random.random()
+        if drawn < 0.4:
+            return self.announce()
+        return self.publish() if drawn < 0.6 else self.drop() if drawn < 0.75 else super().event()
+
+    def announce(self) -> Event:
+        """What is not announced yet, or is no longer found; sometimes wrongly, or in a batch that is out of order."""
+        pool, host = self.random.choice(("kv", "disk")), self.random.choice((None, None, "d"))
+        tier = self.random.choice(("GPU", "CPU")) if self.random.random() < 0.1 else {"kv": "GPU", "disk": "CPU"}[pool]
+        known, names = self.known.setdefault((host, tier), {}), self.checker.names(pool)
+        stored, removed = [key for key in names if key not in known], [key for key in known if key not in names]
+        if self.random.random() < 0.2:
+            stored, removed = self.random.sample(KEYS, self.random.randint(0, 2)), self.random.sample(KEYS, 1)
+        cleared = self.random.random() < 0.1
+        if cleared:
+            known.clear()
+        for key in removed:
+            known.pop(key, None)
+        known |= dict.fromkeys(stored)
+        labels = [
+            self.random.choice(LABELS) for _ in range(self.units(pool, 0, self.checker.pools[pool].size) * len(stored))
+        ]
+        labels = labels[self.random.random() < 0.1 :]
+        parent = self.random.choice((None, None, None, *KEYS)) if stored else None
+        whole = pool if self.random.random() < 0.6 else None
+        told = labels if self.random.random() < 0.4 else None
+        return events.Announce(tier, stored, parent, told, removed, cleared, whole, self.number(host), host=host)
+
+    def number(self, host: str | None) -> int | None:
+        """Most often the next one, if any."""
+        drawn = self.random.random()
+        if drawn < 0.6:
+            return None
+        off = 0 if drawn < 0.85 else self.random.randint(-3, 2)
+        number = max(0, self.numbers_of[host] + 1 + off)
+        self.numbers_of[host] = max(self.numbers_of[host], number) if number else 0
+        return number
+
+
 class Decoding(Walk):
     """Mostly requests that decode: a table grows by a position at each step. Now and then anything else happens."""
 

@@ -23,6 +23,7 @@ SAYS = {
     "22862": "The tail of a session: what was allocated past the committed tokens is freed before the next turn "
     "overwrites it.",
     "28754": "Speculative steps that are prepared before the last one is verified: which positions they count.",
+    "24718": "Events for routers of a cache with sliding windows: which blocks are stored, split and evicted.",
     "33442": "Ranks of one engine that decide differently: they are whole pages apart, and wait for each other.",
 }
 """The subject of each pull request, in a sentence."""

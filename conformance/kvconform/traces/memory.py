@@ -19,6 +19,7 @@ from kvconform.traces.codec import AnyVersion, TraceReader, any_version, check_v
 from kvconform.traces.lines import MAX_LINE, Ended, Lines
 from kvconform.traces.version1 import upgraded
 from kvspec.memory.events import (
+    Announce,
     Begin,
     Drop,
     End,
@@ -289,7 +290,7 @@ def check_numbers(path: Path, number: int, event: MemoryEvent) -> None:
     """
     for name in _NUMBERS.get(type(event), ()):
         value = getattr(event, name)
-        if value < 0:
+        if value is not None and value < 0:
             raise InputError(path, number, f"{name} is {value}, less than 0")
 
 
@@ -298,6 +299,7 @@ _NUMBERS: dict[type[MemoryEvent], tuple[str, ...]] = {
     Unmap: ("index", "stop"),
     Publish: ("slots",),
     Unify: ("slots",),
+    Announce: ("batch",),
 }
 
 

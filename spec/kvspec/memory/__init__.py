@@ -2,8 +2,8 @@
 
 Pools hold pages. A page is held, published, written and read. Nothing else exists here: no request, no session, no
 tree. Read in this order: `events` (the events), `kvspec.rules` (the rules), `order` (the order of operations),
-`agreement` (the decisions of several hosts), `pages` (the state), `holding` (references and names of pages) and
-`checker` (reads and writes of slots).
+`agreement` (the decisions of several hosts), `pages` (the state), `announced` (the blocks that routers know), `holding`
+(references and names of pages) and `checker` (reads and writes of slots).
 
 `kvspec.memory.checker.Checker` checks slot by slot, as plainly as can be. The fast checker, `kvcheck.Checker`, makes
 the same findings with intervals and vector clocks, adds details to each, and refuses malformed events.

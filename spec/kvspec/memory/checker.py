@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from kvspec.memory import Finding, events
 from kvspec.memory.agreement import Agreement
+from kvspec.memory.announced import Announced
 from kvspec.memory.events import Event, Pool, Use
 from kvspec.memory.holding import Holding
 from kvspec.memory.order import Order, numbered
@@ -31,6 +32,7 @@ class Checker(Holding):
         super().__init__(pools)
         self.order = Order()
         self.agreement = Agreement()
+        self.announced = Announced(self.pools, self.differ)
         self.ends_reported: set[str | None] = set()
         """Streams whose operations have reported ends."""
         self.delivered: dict[int, str] = {}
@@ -86,6 +88,11 @@ class Checker(Holding):
         """A host decides something that its whole group decides."""
         if not self.agreement.decide(event):
             self.find("MEM-AGREE/differs")
+
+    def announce(self, event: events.Announce) -> None:
+        """A host announces to routers which blocks a tier holds."""
+        for code, block in self.announced.announce(event):
+            self.findings.append(Finding(f"MEM-ANNOUNCE/{code}", self.number, event.at, page=block))
 
     def idle(self, event: events.Idle) -> None:
         """Only keepers may hold anything; if all is idle, no decision of a group is left to make."""

@@ -218,6 +218,28 @@ class Decide(Event, tag="decide", kw_only=False):
     what: str
 
 
+class Announce(Event, tag="announce", kw_only=False):
+    """A host announces to routers which blocks a tier holds: all are cleared, then some removed, then some stored.
+
+    Names of blocks are those under which pages are published. A batch is one or more events, the first with its number.
+    """
+
+    tier: str | None = None
+    """The tier, such as `GPU`; `None`: all tiers of the host, in an event that stores and removes nothing."""
+    stored: list[str] = []
+    """Blocks that follow one another: each is the parent of the next."""
+    parent: str | None = None
+    """The block before the first one; `None`: there is none, or it is not reported."""
+    labels: list[Label] | None = None
+    """The announced content, as many labels for each block as a publish has. `None`: not reported."""
+    removed: list[str] = []
+    cleared: bool = False
+    pool: str | None = None
+    """From this event on the routers know the names of all pages of a pool, and no others. `None`: not reported."""
+    batch: int | None = None
+    """The number of the batch that begins here, from 0 on without a gap. With 0 an engine begins, and holds nothing."""
+
+
 class Deliver(Event, tag="deliver", kw_only=False):
     """The result of an operation for a holder leaves the engine: a token to a client, a block to another machine."""
 
@@ -265,4 +287,4 @@ class Failed(Event, tag="failed", kw_only=False):
 
 
 Held = Take | Share | Release | Transfer | Publish | Drop | Reserve | EndHolder | Idle | Count | Failed
-MemoryEvent = Held | Map | Unmap | Begin | Wait | End | Send | Receive | Decide | Deliver | Unify
+MemoryEvent = Held | Map | Unmap | Begin | Wait | End | Send | Receive | Decide | Announce | Deliver | Unify

@@ -1,9 +1,11 @@
 """Events told to a law: stories that break a rule once, the same done right, and what nobody can mean."""
 
 from collections.abc import Callable
+from typing import Any
 
 from kvspec.memory import Pool
 from kvspec.memory.events import (
+    Announce,
     Begin,
     Count,
     Decide,
@@ -74,6 +76,27 @@ BOTH: list[Event] = [Receive("hello", host="p"), Receive("hello", host="d"), tak
 def decided(host: str, *what: str) -> list[Event]:
     """Decisions of one rank of group tp, one after the other."""
     return [Decide("tp", one, host=host) for one in what]
+
+
+def stored(*blocks: str, **more: Any) -> Announce:
+    """Blocks of tier gpu, one behind the other."""
+    return Announce("gpu", [*blocks], **more)
+
+
+def removed(*blocks: str, **more: Any) -> Announce:
+    """Blocks of tier gpu."""
+    return Announce("gpu", removed=[*blocks], **more)
+
+
+ALL = Announce("gpu", pool="kv")
+"""Routers know all names."""
+KEYS: list[Event] = [
+    take("a", 1, 2),
+    write(1, "a", 1, "x"),
+    write(2, "a", 2, "y"),
+    Publish("kv", [1, 2], ["k", "l"], ["x", "y"]),
+]
+"""Pages 1 and 2 can be found as k and l."""
 
 
 def table(name: str, holder: str, *pages: int, labels: list[str] | None = None) -> Map:
@@ -180,6 +203,69 @@ BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
     "a rank that comes later differs from the beginning": (
         [*decided("p", "x", "y"), *decided("d", "x", "y"), *decided("e", "y", "y")],
         ("MEM-AGREE/differs", 5),
+    ),
+    "a block is announced that no name finds": ([*KEYS, stored("k", "l", "m", pool="kv")], ("MEM-ANNOUNCE/unfound", 5)),
+    "a name is withdrawn and its block stays announced": (
+        [*KEYS, stored("k", "l", pool="kv"), Drop("kv", [2]), ALL, removed("l"), stored("l")],
+        ("MEM-ANNOUNCE/unfound", 7),
+    ),
+    "a name finds a block that was not announced": ([*KEYS, stored("k", pool="kv")], ("MEM-ANNOUNCE/missing", 5)),
+    "a block is removed of which a copy is left": (
+        [
+            *[
+                take("a", 1, 2),
+                write(1, "a", 1, "x"),
+                write(2, "a", 2, "x"),
+                Publish("kv", [1, 2], ["k", "k"], ["x", "x"]),
+            ],
+            *[stored("k", pool="kv"), Drop("kv", [2], ["k"]), removed("k", pool="kv"), ALL],
+        ],
+        ("MEM-ANNOUNCE/still-found", 7),
+    ),
+    "a block is announced behind one that is not": (
+        [stored("k"), stored("m", parent="l"), Announce("cpu", ["l"], "m")],
+        ("MEM-ANNOUNCE/orphan", 2),
+    ),
+    "a block is announced with another content than its name promises": (
+        [*KEYS, stored("k", "l", labels=["x", "z"], pool="kv"), ALL],
+        ("MEM-ANNOUNCE/content", 5),
+    ),
+    "a block is announced with two contents": (
+        [
+            stored("k", labels=["x"]),
+            Announce("cpu", ["k"], labels=["y"]),
+            removed("k"),
+            stored("k", labels=["y"]),
+            stored("k", labels=["x"]),
+        ],
+        ("MEM-ANNOUNCE/content", 5),
+    ),
+    "a block is announced with contents that do not fit": (
+        [stored("k", "l", labels=["x", "y", "z"])],
+        ("MEM-ANNOUNCE/content", 1),
+    ),
+    "a block is announced twice": ([stored("k"), removed("k"), stored("k"), stored("k")], ("MEM-ANNOUNCE/twice", 4)),
+    "a block is removed after all were cleared": (
+        [
+            stored("k"),
+            Announce("cpu", ["l"]),
+            Announce("gpu", cleared=True),
+            Announce("cpu", removed=["l"]),
+            removed("k"),
+        ],
+        ("MEM-ANNOUNCE/not-announced", 5),
+    ),
+    "a batch of announcements is missing": (
+        [stored("k", batch=0), stored("l", batch=2), removed("m"), stored("m", parent="z"), stored("k")],
+        ("MEM-ANNOUNCE/gap", 2),
+    ),
+    "a batch of announcements comes twice": (
+        [stored("k", batch=0), stored("l", batch=1), stored("l", batch=1), removed("x"), removed("k", "l", batch=2)],
+        ("MEM-ANNOUNCE/again", 3),
+    ),
+    "a batch of announcements comes after the next one": (
+        [stored("k", batch=3), stored("l", batch=2), removed("l"), removed("k", batch=4)],
+        ("MEM-ANNOUNCE/late", 2),
     ),
     "a rank does not decide all that another one did": (
         [*decided("p", "x", "y"), *decided("d", "x"), Idle(pools=["kv"]), Idle(), *decided("d", "z"), Idle()],
@@ -695,6 +781,22 @@ RIGHT: dict[str, list[Event]] = {
         *[pushed(1, 1), End(1, host="p"), End(1, host="d"), used_by_d(2, 1), Deliver(1, "a", host="d")],
     ],
     "a host that comes later": [take("a", 1), write(1, "a", 1), End(1), used_by_d(2, 1)],
+    "routers know each name": [
+        *[*KEYS, stored("k", labels=["x"], batch=0), stored("l", parent="k", labels=["y"], pool="kv")],
+        *[Drop("kv", [2]), removed("l", pool="kv", batch=1), Publish("kv", [2], ["l"], ["y"])],
+        *[Announce("gpu", ["l"], None, ["y"], ["k"]), stored("k", labels=["x"], pool="kv"), ALL],
+        *[Drop("kv", [1, 2]), Announce("gpu", cleared=True, pool="kv")],
+    ],
+    "routers know of two tiers and two engines": [
+        *[
+            Announce("gpu", ["k", "l"], batch=7),
+            Announce("cpu", ["m"], "l", removed=["z"]),
+            Announce("cpu", removed=["m"]),
+        ],
+        *[Announce("gpu", ["k"], host="d", batch=0), Announce("gpu", removed=["k"], host="d", batch=1)],
+        *[Announce(cleared=True, batch=8), Announce("cpu", ["m"]), Announce("gpu", ["k"])],
+        *[Announce("gpu", ["k"], batch=0), Announce("cpu", ["m"], "k", batch=1)],
+    ],
     "ranks decide alike at their own times": [
         *[*decided("p", "x", "y", "y"), *decided("d", "x"), Idle(pools=["kv"]), *decided("d", "y"), *decided("e", "x")],
         *[*decided("e", "y", "y"), *decided("d", "y"), Decide("dp", "z", host="d"), Idle()],

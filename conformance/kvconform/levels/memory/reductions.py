@@ -216,7 +216,7 @@ def singly(pages: e.Pages) -> list[Page]:
     ]
 
 
-PARTS = ("pages", "reads", "writes", "copies", "unwritten", "after", "keepers", "references")
+PARTS = ("pages", "reads", "writes", "copies", "unwritten", "after", "keepers", "references", "stored", "removed")
 """Fields that can be narrowed."""
 
 
@@ -236,10 +236,10 @@ def narrowed(event: Any, field: str, kept: Sequence[int]) -> Any:
     if isinstance(value, dict):
         items = list(value.items())
         return replace(event, **{field: dict(items[index] for index in kept)})
-    if field != "pages":
+    if field not in ("pages", "stored"):
         return replace(event, **{field: [value[index] for index in kept]})
     numbers = singly(value)
-    changed: dict[str, object] = {"pages": [numbers[index] for index in kept]}
+    changed: dict[str, object] = {field: [numbers[index] for index in kept]}
     keys, labels = getattr(event, "keys", None), getattr(event, "labels", None)
     if keys is not None and len(keys) == len(numbers):
         changed["keys"] = [keys[index] for index in kept]

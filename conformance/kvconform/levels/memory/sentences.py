@@ -75,6 +75,8 @@ def _clause(event: MemoryEvent) -> str:
             return f"{event.label} and {event.same} turn out to be the same content"
         case e.Decide():
             return f"Group {event.group} decides {event.what}"
+        case e.Announce():
+            return _announced(event)
         case e.EndHolder():
             return f"{event.holder} is gone"
         case e.Idle():
@@ -86,6 +88,20 @@ def _clause(event: MemoryEvent) -> str:
             return f"The engine gives up ({event.kind}): {event.what}"
         case _:
             return _operation(event)
+
+
+def _announced(event: e.Announce) -> str:
+    """Blocks that routers learn of, in words."""
+    where = " of all tiers" if event.tier is None else f" of {event.tier}"
+    behind = "" if event.parent is None else f" behind {event.parent}"
+    does = [
+        *(["all cleared"] if event.cleared else []),
+        *([f"{_few(event.removed)} removed"] if event.removed else []),
+        *([f"{_few(event.stored)} stored{behind}"] if event.stored else []),
+        *([] if event.pool is None else [f"with this all names of {event.pool}"]),
+    ]
+    batch = "" if event.batch is None else f", in batch {event.batch}"
+    return f"Routers are told the blocks{where}{batch}: {'; '.join(does) or 'no change'}"
 
 
 def _operation(event: e.Begin | e.Wait | e.End | e.Send | e.Receive | e.Deliver) -> str:

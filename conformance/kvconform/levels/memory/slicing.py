@@ -20,7 +20,7 @@ Numbered = tuple[int, MemoryEvent]
 Range = tuple[int, int, Life]
 """Slots of a use, counted as in the use, and the page in which they lie."""
 
-LOOKS = e.Count | e.Idle | e.Decide | e.Deliver
+LOOKS = e.Count | e.Idle | e.Decide | e.Announce | e.Deliver
 """Events after which nothing else stands of pages."""
 
 BACK = (0, 1, 1 << 60)
@@ -128,6 +128,8 @@ def slices(steps: Sequence[Numbered], finding: Finding, pools: Mapping[str, Pool
             copied += [([*lives.used(source)], [*lives.used(target)]) for source, target in event.copies]
             if event.id == asked:
                 touched = {life[:2] for use in uses_in(event) for _, _, life in lives.used(use)}
+    if isinstance(last, e.Announce):
+        yield from _announced(steps, finding.page, lives, pools)
     own = [] if finding.pool is None or finding.page is None else [(finding.pool, finding.page)]
     seeds: list[set[tuple[str, Page]]] = []
     about = {*own}, {key for key in held if finding.pool in (None, key[0])}, {*pages_in(last), *touched}
@@ -151,6 +153,43 @@ def _decisions(steps: Sequence[Numbered], group: str, hosts: Sequence[str | None
     )
     place = len(own) - 1
     return sorted(dict([*own[place:], *others[place:][:2], steps[-1]]).items())
+
+
+def _announced(
+    steps: Sequence[Numbered], block: Page | None, lives: Lives, pools: Mapping[str, Pool]
+) -> Iterator[list[Numbered]]:
+    """Announcements of the last step's host: its batches nearby; what is said of a block, and that with its names."""
+    last = steps[-1][1]
+    said = [(line, event) for line, event in steps if isinstance(event, e.Announce) and event.host == last.host]
+    if block is None:
+        begins = [(line, event) for line, event in said if event.batch is not None]
+        same = [step for step in begins[:-1] if step[1].batch == begins[-1][1].batch]
+        yield [*begins[-2:]]
+        yield [*dict([*begins[:1], *same[-1:], *begins[-2:]]).items()]
+        return
+    about = [(line, one) for line, event in said if (one := _about_block(event, block)) is not None]
+    if said[-1][1].pool is None:
+        about[-1:] = said[-1:]
+    yield [*about]
+    named = {
+        (event.pool, page)
+        for _, event in steps
+        if isinstance(event, e.Publish)
+        for page, key in zip(singly(event.pages), event.keys, strict=False)
+        if key == block
+    }
+    for back in BACK:
+        rest = _only(steps, {life for place in named for life in _back(lives.of(*place), back)}, pools)
+        yield sorted({**dict(rest), **dict(about)}.items())
+
+
+def _about_block(event: e.Announce, block: Page) -> e.Announce | None:
+    """The part of an announcement that is about a block; `None`: there is none."""
+    stored = narrowed(event, "stored", [at for at, one in enumerate(event.stored) if one == block])
+    if event.stored[:1] != [block]:
+        stored.parent = None
+    said: e.Announce = replace(stored, removed=[one for one in event.removed if one == block], batch=None)
+    return said if said.stored or said.removed or said.cleared or said.pool is not None else None
 
 
 def _back(life: Life, back: int) -> Iterator[Life]:

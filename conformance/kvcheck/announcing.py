@@ -1,0 +1,116 @@
+"""Announcements to routers, checked against the ones before and against names, at the cost of the changes."""
+
+from collections.abc import Iterator
+
+from kvcheck.announced import Block, Host, Tier
+from kvcheck.clocks import HOSTS
+from kvcheck.finding import Malformed
+from kvcheck.pages import Content
+from kvcheck.pools import PoolState
+from kvcheck.state import State
+from kvspec.memory.events import Announce, Label
+
+TIERS = 256
+"""Tiers that a host may have."""
+
+Found = tuple[str, str | None]
+"""The case of the rule, and the block."""
+
+
+def announce(state: State, event: Announce) -> None:
+    """A host announces to routers which blocks a tier holds.
+
+    Raises:
+        Malformed: blocks are of no tier, or there are too many hosts or tiers.
+    """
+    state.checked["MEM-ANNOUNCE"] += 1
+    if event.tier is None and (event.stored or event.removed or event.pool is not None):
+        raise Malformed("an announcement of blocks names no tier")
+    host = state.announced.get(event.host)
+    if host is None:
+        host = state.announced[event.host] = Host()
+        if len(state.announced) > HOSTS:
+            raise Malformed(f"announcements of more than {HOSTS} hosts")
+    last = host.last
+    for code, block in _announce(state, host, event):
+        found = state.find(f"MEM-ANNOUNCE/{code}", number=block)
+        if block is None:
+            found.expected, found.found = last + (code == "gap"), event.batch
+        else:
+            found.key = event.parent if code == "orphan" else event.tier
+
+
+def _announce(state: State, host: Host, event: Announce) -> Iterator[Found]:
+    if event.batch is not None and (code := host.begin(event.batch)):
+        yield code, None
+    if host.ignored:
+        return
+    if event.cleared:
+        host.clear(event.tier)
+    if event.tier is None:
+        return
+    tier = host.tiers.get(event.tier)
+    if tier is None:
+        tier = host.tiers[event.tier] = Tier(host)
+        if len(host.tiers) > TIERS:
+            raise Malformed(f"a host of more than {TIERS} tiers")
+    for block in event.removed:
+        if not tier.forget(block) and not tier.lost:
+            yield "not-announced", block
+    if event.stored:
+        yield from _store(state, tier, event)
+    if event.pool is not None:
+        yield from _compare(state, tier, state.pool(event.pool))
+
+
+def _store(state: State, tier: Tier, event: Announce) -> Iterator[Found]:
+    """Blocks are stored, behind a parent that some tier of the host has."""
+    host, tiers, parent, labels = tier.host, tier.host.tiers.values(), event.parent, event.labels
+    known = parent is None or parent in tier.blocks
+    if not (known or host.lost or any(one.lost or parent in one.blocks for one in tiers)):
+        yield "orphan", event.stored[0]
+    each = len(labels or ()) // len(event.stored)
+    if labels is not None and len(labels) != each * len(event.stored):
+        yield "content", event.stored[0]
+        labels = None
+    for index, block in enumerate(event.stored):
+        new = Block(None if labels is None else tuple(labels[index * each : (index + 1) * each]), host.gaps)
+        old = tier.blocks.get(block)
+        if old is not None and _differ(state, old.labels or (), new.labels or ()):
+            yield "content", block
+        elif old is not None and old.gaps == host.gaps:
+            yield "twice", block
+        tier.store(block, new)
+
+
+def _differ(state: State, old: tuple[Label, ...], new: tuple[Label, ...]) -> bool:
+    pairs = zip(old, new, strict=False) if old != new else ()
+    return any(state.agree(Content(0, 1, one), Content(0, 1, other)) is False for one, other in pairs)
+
+
+def _compare(state: State, tier: Tier, pool: PoolState) -> Iterator[Found]:
+    """The routers know all names of a pool, and no others: from now on they do."""
+    lost, removed = tier.lost, tier.removed
+    for block in sorted(tier.compared(pool)):
+        known, named = tier.blocks.get(block), block in pool.names
+        code = ""
+        if known is None:
+            code = "" if not named else "still-found" if block in removed else "missing"
+        elif not named:
+            code = "" if known.unfound else "unfound"
+        elif known.labels and _promised_other(state, pool, block, known.labels):
+            code = "content"
+        if code and not lost:
+            yield code, block
+        if code:
+            tier.blocks[block] = Block(None, tier.host.gaps if code == "content" else -1, code == "unfound")
+        elif known is not None:
+            tier.blocks[block] = known._replace(unfound=not named)
+    tier.agree(lost=lost)
+
+
+def _promised_other(state: State, pool: PoolState, key: str, labels: tuple[Label, ...]) -> bool:
+    """Whether a name promises other content than was announced."""
+    meant = pool.meant(labels, 0, len(labels) * pool.unit)
+    promises = [pool.seen(page).keys[key].meant for page in pool.found(key)]
+    return any(state.agree(one, other) is False for promise in promises for one in promise for other in meant)
