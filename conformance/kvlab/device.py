@@ -1,8 +1,9 @@
 """A simulated device: streams and events whose progress the driver of an engine decides.
 
-A queued entry takes effect at once, so an engine's own code goes on as usual. The entry is *complete* only when the
-driver lets the stream reach it, or when the engine waits for it. The order is that of CUDA: the entries of a stream run
-one after the other, an event completes with the entries before it on its stream, and a wait holds back later entries.
+A queued entry takes effect at once, so an engine's own code goes on as usual, unless it is queued with an effect: that
+is called when the stream gets there. The entry is *complete* only when the driver lets the stream reach it, or when the
+engine waits for it. The order is that of CUDA: the entries of a stream run one after the other, an event completes with
+the entries before it on its stream, and a wait holds back later entries.
 """
 
 import random
@@ -39,7 +40,7 @@ class Stream:
         """A stream with nothing in it."""
         self.cuda_stream: int | str = next(Stream._numbers)
         self.done = 0
-        self._entries: list[Point | None] = []
+        self._entries: list[Point | Callable[[], None] | None] = []
         Stream.all.append(self)
 
     @property
@@ -47,9 +48,9 @@ class Stream:
         """Everything that was queued so far."""
         return Point(self, len(self._entries))
 
-    def queue(self) -> None:
-        """Queue some work."""
-        self._entries.append(None)
+    def queue(self, effect: Callable[[], None] | None = None) -> None:
+        """Queue some work; its `effect`, if any, comes when the stream gets there."""
+        self._entries.append(effect)
 
     def wait_stream(self, stream: "Stream") -> None:
         """Hold back what is queued from now on until `stream` has got where it is now."""
@@ -70,19 +71,26 @@ class Stream:
         """Get on by one entry, if nothing holds it back."""
         if self.done == len(self._entries):
             return False
-        held_back = self._entries[self.done]
-        if held_back is not None and not held_back.reached:
+        entry = self._entries[self.done]
+        if isinstance(entry, Point) and not entry.reached:
             return False
-        self.done += 1
+        self._take(entry)
         return True
 
     def finish(self, entries: int) -> None:
         """Get on until `entries` entries are done, and whatever these wait for."""
         while self.done < entries:
-            held_back = self._entries[self.done]
-            if held_back is not None:
-                held_back.stream.finish(held_back.entries)
-            self.done += 1
+            entry = self._entries[self.done]
+            if isinstance(entry, Point):
+                entry.stream.finish(entry.entries)
+            self._take(entry)
+
+    def _take(self, entry: Point | Callable[[], None] | None) -> None:
+        """The next entry is done."""
+        self._entries[self.done] = None
+        self.done += 1
+        if callable(entry):
+            entry()
 
     def synchronize(self) -> None:
         """Wait for everything so far."""

@@ -65,3 +65,16 @@ def test_streams_get_on_in_any_order_that_their_waits_allow() -> None:
         other.wait_stream(one)
         advance(random.Random(seed), 5)
         assert other.done <= one.done
+
+
+def test_a_copy_has_its_effect_when_its_stream_gets_there_and_reads_its_source_then() -> None:
+    source, read = [1], list[int]()
+    stream, other = Stream(), Stream()
+    other.queue()
+    stream.wait_stream(other)
+    stream.queue(lambda: read.extend(source))
+    source[0] = 2
+    assert not stream.step()
+    assert read == []
+    stream.synchronize()
+    assert read == [2]

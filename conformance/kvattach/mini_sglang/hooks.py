@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from kvattach.buffers import BUFFERS, Buffers
 from kvattach.hooks import Hooks, Trace
 from kvattach.mini_sglang.modules import Engine
 from kvattach.residency import Run
@@ -46,6 +47,8 @@ class Attached:
         self._cuda = engine.torch.cuda
         self._every = count_every
         self._streams = Streams(hooks, stream, event)
+        self._buffers = Buffers(hooks, self._streams)
+        """Index tensors of launches."""
         self._manager: Any = None
         self._page_size = 1
         self._width = 0
@@ -56,6 +59,8 @@ class Attached:
         """Row -> the pages that it names, and who wrote it last."""
         self._keys: dict[object, str] = {}
         """Page of the tree -> the name under which it is found."""
+        self._indices: dict[str, list[Use]] = {}
+        """The index tensors of the next launch, and of the write of its tokens."""
         self._launches: dict[int, int] = {}
         """Batch, by identity -> its launch."""
         self._who = ""
@@ -75,11 +80,12 @@ class Attached:
         hooks.hook(manager, "_free", before=lambda _, freed: self._freed(freed))
         hooks.hook(manager, "cache_req", before=lambda _, req, finished: self._acts(req), after=self._cached)
         hooks.set(manager, "lazy_free_region", self._lazily(manager.lazy_free_region))
+        hooks.hook(scheduler, "_prepare_batch", after=self._prepared)
         hooks.hook(scheduler, "_free_req_resources", before=lambda _, req: self._acts(req), after=self._left)
         hooks.hook(engine.engine.Engine, "forward_batch", before=self._launch)
         hooks.hook(scheduler, "_forward", after=self._launched)
         hooks.hook(scheduler, "_process_last_data", after=self._settled)
-        hooks.hook(scheduler, "run_when_idle", before=lambda _: hooks.emit(Idle()))
+        hooks.hook(scheduler, "run_when_idle", before=lambda _: hooks.emit(Idle([BUFFERS])))
         for loop in ("overlap_loop", "normal_loop"):
             hooks.watch(scheduler, loop)
 
@@ -90,7 +96,8 @@ class Attached:
             kept.clear()
         kv = Pool(page_size=page_size, num_pages=pages + 1, first_page=0, label_size=page_size, padding=[pages])
         row = Pool(page_size=self._width, num_pages=rows, first_page=0, label_size=1, padding=[rows - 1])
-        self.hooks.trace.header("mini-sglang", {KV: kv, ROWS: row})
+        self._buffers.clear()
+        self.hooks.trace.header("mini-sglang", {KV: kv, ROWS: row, BUFFERS: self._buffers.pool})
         self._streams.clear(self._cuda)
 
     def _run(self, uid: int) -> Run:
@@ -235,8 +242,15 @@ class Attached:
 
     # Launches
 
+    def _prepared(self, _: None, made: Any, *__: Any) -> None:
+        """Index tensors were made for a launch, and for the write of its tokens."""
+        read, written = [*made.input_tuple, made.batch.out_loc], [*made.write_tuple]
+        uses = self._buffers.tensors("_prepare_batch", read + written)
+        self._indices = {"forward_batch": uses[: len(read)], "_forward": uses[len(read) :]}
+        made.batch.kvspec_late = self._buffers.late("forward_batch", zip(read, uses, strict=False))
+
     def _launch(self, engine: Any, batch: Any, *_: Any) -> None:
-        reads, writes = [], []
+        reads, writes = [*self._indices["forward_batch"]], []
         for req in batch.reqs:
             run = self._run(req.uid)
             pages, writer = self._rows.get(req.table_idx, ([], run.name))
@@ -253,7 +267,7 @@ class Attached:
         for req, row, position in zip(forward_input.batch.reqs, rows, positions, strict=True):
             start = position % self._width
             writes.append(self._row_use(self._run(req.uid), row, start, start + 1))
-        self._streams.begin("_forward", [], writes)
+        self._streams.begin("_forward", self._indices["_forward"], writes)
 
     def _settled(self, _: None, __: None, scheduler: Any, data: Any) -> None:
         if data is None:

@@ -9,7 +9,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from kvattach.buffers import BUFFERS
 from kvattach.hooks import Trace
+from kvattach.sglang.buffers import Relay
 from kvattach.sglang.release import Release
 from kvattach.sglang.residency import Lock
 from kvattach.sglang.rows import Rows
@@ -53,6 +55,8 @@ class Attached(Rows):
         self._every = count_every
         self._looks = 0
         self._launched = 0
+        self._relay = None if release.relay is None else Relay(release, self.hooks, self._streams)
+        """Buffers of launches; `None` in older releases, in which they are not followed."""
         self._install()
 
     def watch(self, memory: Any) -> None:
@@ -82,6 +86,9 @@ class Attached(Rows):
         if host is not None:
             pools[HOST] = Pool(page_size=size, num_pages=host.size // size, first_page=0, label_size=size)
         self._keys = {pool: {} for pool in pools}
+        if self._relay is not None:
+            self._relay.watch()
+            pools[BUFFERS] = self._relay.buffers.pool
         self._fresh = {pool: set() for pool in self._allocators}
         self.hooks.trace.header("sglang", pools)
         self._streams.clear(self._device)
@@ -317,11 +324,11 @@ class Attached(Rows):
         stops: list[int],
         kept: list[Kept | None] | None = None,
         drafts: int = 0,
-    ) -> None:
+    ) -> Callable[[], None] | None:
         """A forward pass was queued on the current stream, after `reads_rows`: what it waits for, it has asked for.
 
         `kept` are the states that it keeps. It computes `drafts` tokens from each start on, of which those from the
-        stop on are rejected.
+        stop on are rejected. A simulated device calls the result, if any, when it gets there.
         """
         reads, writes, moves = [], [], []
         for req, start, stop in zip(reqs, starts, stops, strict=True):
@@ -345,7 +352,9 @@ class Attached(Rows):
             moves.append((stay, req, start, stop))
         if STATES in self._allocators:
             self._move_states(moves, kept or [None] * len(moves))
-        self._streams.begin("forward_batch_generation", reads, writes)
+        indices = [] if self._relay is None else self._relay.reads
+        self._streams.begin("forward_batch_generation", reads + indices, writes)
+        return None if self._relay is None else self._relay.late
 
     def _begins(self, req: Any) -> Stay | None:
         """A request is launched for the first time since it has its row, or its session's; `None`: it has none."""
@@ -408,7 +417,8 @@ class Attached(Rows):
 
     def idle(self, *, sessions: bool = False) -> None:
         """Nothing runs, and no transfer is under way; what sessions have is theirs, if there are any."""
-        self.hooks.emit(Idle([stay.name for stay in self._rows.values() if sessions and not stay.rid]))
+        kept = [] if self._relay is None else [BUFFERS]
+        self.hooks.emit(Idle([*kept, *(stay.name for stay in self._rows.values() if sessions and not stay.rid)]))
 
     def looked(self) -> None:
         """The release's own books, now and then."""

@@ -62,6 +62,8 @@ class Release:
         """Whether rows are given out and back by their numbers, and not to requests: before 0.5.9."""
         self.sessions: Any = None
         """The module of streaming sessions; `None` in older releases, in which they are not driven."""
+        self.relay: Any = None
+        """The module of what launches hand on to the next one; `None` in older releases, where it is not followed."""
         self.session_slots: Any = None
         self.drafts: Any = None
         """The module of what speculative steps hand on; `None` in older releases, in which they are not driven."""
@@ -92,6 +94,7 @@ class Release:
         if hasattr(slots, "will_lend_record"):
             self.sessions = importlib.import_module("sglang.srt.session.session_controller")
             self.session_slots = slots
+            self.relay = importlib.import_module("sglang.srt.managers.overlap_utils")
         self.drafts = importlib.import_module("sglang.srt.speculative.eagle_info")
         self.group = importlib.import_module(f"{memory}.pool_host.group")
         self.host = importlib.import_module(f"{memory}.pool_host.base")

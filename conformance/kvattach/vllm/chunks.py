@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Collection
 from typing import Any
 
+from kvattach.buffers import BUFFERS, Buffers
 from kvattach.streams import Streams
 from kvattach.vllm.offload import OFFLOAD, Attached, Side
 from kvattach.vllm.residency import HOST, POOL, Group, Run, group_of, named
@@ -56,6 +57,8 @@ class Chunks(Side):
         """The copies of the transfer that is being queued."""
         self._writes: list[Use] = []
         """Its other writes."""
+        self._buffers = Buffers(attached.hooks, streams)
+        """Pinned memory with the addresses that a transfer copies."""
         hooks = attached.hooks
         hooks.hook(Scheduler, "schedule", before=self._begins)
         hooks.hook(Scheduler, "reset_prefix_cache", before=self._forgets)
@@ -79,12 +82,17 @@ class Chunks(Side):
         self._connector, self._manager = manager, manager.manager
         self._size, self._blocks = size, manager.config.blocks_per_chunk
         self._held, self._resets = None, False
+        self._buffers.clear()
         self._known.clear()
         self._pages.clear()
         self._meant.clear()
         self._loading.clear()
         chunks = self._figure("_num_chunks")
         return Pool(page_size=size * self._blocks, num_pages=chunks, first_page=0, label_size=size)
+
+    def more_pools(self) -> dict[str, Pool]:
+        """The pinned memory with the addresses that transfers copy."""
+        return {BUFFERS: self._buffers.pool}
 
     def _figure(self, name: str) -> int:
         """One of the manager's own figures, which older releases call by blocks."""
@@ -258,10 +266,17 @@ class Chunks(Side):
                 self._copies.append((block, chunk) if store else (chunk, block))
         if not hasattr(handler, "kvspec_hooked"):
             handler.kvspec_hooked = True
-            self._attached.hooks.hook(handler, "_swap_blocks_batch", before=lambda *_, **__: self._copied(handler))
+            self._attached.hooks.hook(
+                handler, "_swap_blocks_batch", before=lambda *given, **_: self._copied(handler, given)
+            )
 
-    def _copied(self, handler: Any) -> None:
-        self._streams.begin("store" if handler.gpu_to_cpu else "load", [], self._writes, self._copies)
+    def _copied(self, handler: Any, addresses: tuple[Any, ...]) -> None:
+        """The host has written addresses; the copy reads them when its stream gets there."""
+        what = "store" if handler.gpu_to_cpu else "load"
+        reads = self._buffers.use(*(part.untyped_storage().data_ptr() for part in addresses))
+        self._buffers.host("transfer_async", writes=reads)
+        handler.kvspec_late = self._buffers.late(what, zip(addresses, reads, strict=False))
+        self._streams.begin(what, reads, self._writes, self._copies)
         self._copies, self._writes = [], []
 
     def _pairs(self, blocks: Any, chunks: Any) -> list[tuple[Use, Use, str | None]]:

@@ -308,6 +308,7 @@ class Attached:
             manager = side.of(scheduler.connector)
             if manager is not None:
                 self._side, pools[HOST] = side, side.start(manager, self._pool, size)
+                pools |= side.more_pools()
         if self._side is not None and self._side is self._offload:
             host = scheduler.connector.scheduler_manager.cpu_block_pool
             self._host = host._kvspec
@@ -394,8 +395,8 @@ class Attached:
         """If no request is left, only what waits for a launch may hold anything."""
         if not scheduler.requests:
             keepers = [DEFERRED, COPIES] if getattr(scheduler, "deferred_frees", ()) else []
-            if self._side is not None and self._side.under_way:
-                keepers.append(OFFLOAD)
+            if self._side is not None:
+                keepers += [*self._side.more_pools(), *([OFFLOAD] if self._side.under_way else [])]
             self.emit(Idle(keepers))
 
 

@@ -73,6 +73,10 @@ class Side:
         """Whether transfers hold anything."""
         raise NotImplementedError
 
+    def more_pools(self) -> dict[str, Pool]:
+        """Pools besides that of the host; each of them keeps what it has."""
+        return {}
+
     def figures(self) -> list[Count]:
         """The engine's own figures, where the host's pool is none of blocks."""
         return []

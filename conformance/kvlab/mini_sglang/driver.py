@@ -56,8 +56,8 @@ class _Model:
         self._torch, self._context, self._tokens = torch, context, tokens
 
     def forward(self) -> Any:
-        Stream.current.queue()
         batch = self._context.batch
+        Stream.current.queue(getattr(batch, "kvspec_late", None))
         taken, positions = batch.input_ids.tolist(), batch.positions.tolist()
         logits = self._torch.zeros((batch.padded_size, VOCABULARY))
         for row, req in enumerate(batch.reqs):

@@ -5,7 +5,7 @@ from kvlab.injection import Defect
 
 
 def defects(engine: Engine) -> list[Defect]:
-    """Fourteen faults, the last four in tokens alone, for an engine whose known issues are fixed."""
+    """Sixteen faults, the last four in tokens alone, for an engine whose known issues are fixed."""
     manager, tree = engine.cache.CacheManager, engine.radix.RadixPrefixCache
     scheduler, table, adder = engine.scheduler.Scheduler, engine.table.TableManager, engine.prefill.PrefillAdder
     reply = "reply.append(DetokenizeMsg(uid=req.uid, next_token=next_token, finished=finished))"
@@ -55,6 +55,30 @@ def defects(engine: Engine) -> list[Defect]:
             "launch without its fence",
             "a launch does not wait for the rows that are written for it",
             ((scheduler, "overlap_loop", "self.engine.stream.wait_stream(self.stream)", "pass"),),
+        ),
+        Defect(
+            "index tensors not kept",
+            "the index tensors of a launch in flight are given back",
+            (
+                (
+                    scheduler,
+                    "overlap_loop",
+                    "(forward_input, self._forward(forward_input))",
+                    "(forward_input._replace(input_tuple=None, write_tuple=None), self._forward(forward_input))",
+                ),
+            ),
+        ),
+        Defect(
+            "index tensor overwritten",
+            "an index tensor of a launch is cleared once the launch is queued",
+            (
+                (
+                    scheduler,
+                    "_forward",
+                    "self.decode_manager.filter_reqs(",
+                    "batch.out_loc.zero_(); self.decode_manager.filter_reqs(",
+                ),
+            ),
         ),
         Defect(
             "prefix copied in part",

@@ -62,6 +62,19 @@ def rows_wait_for_launches(engine: Engine, patches: Patches) -> None:
     patches.set(adder, "_try_allocate_one", fixed)
 
 
+def indices_are_kept(engine: Engine, patches: Patches) -> None:
+    """The index tensors of a launch are kept until the result of the next one is in."""
+    scheduler = engine.scheduler.Scheduler
+    overlap = scheduler.overlap_loop
+
+    def loop(self: Any, last_data: Any) -> Any:
+        made = overlap(self, last_data)
+        self.kvspec_kept = last_data
+        return made
+
+    patches.set(scheduler, "overlap_loop", loop)
+
+
 def ended_with_the_last(engine: Engine, patches: Patches) -> None:
     """A request is done when the host has its last token, however many launches are queued."""
     places = (
@@ -93,6 +106,7 @@ FIXES = {
     "freed-duplicates": rows_follow_the_tree,
     "abort-in-flight": aborts_wait,
     "row-handed-on": rows_wait_for_launches,
+    "indices-given-back": indices_are_kept,
     "ended-one-early": ended_with_the_last,
     "answered-after-end": ended_once,
 }

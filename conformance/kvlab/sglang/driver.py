@@ -226,6 +226,9 @@ def run(
     with stood_in(release.torch), Patches() as patches:
         for module in release.modules_with_device:
             patches.set(module, "device_module", release.torch.cuda)
+        if release.relay is not None:
+            # The simulated device is CUDA's: lengths come to the host by a stream of their own.
+            patches.set(release.relay, "_is_cuda", True)
         # The release's own switch for tests of its own.
         patches.set(release.scheduler, "TEST_RETRACT", bool(shape.retracts))
         patches.set(release.scheduler, "TEST_RETRACT_INTERVAL", shape.retracts or 1)
@@ -271,11 +274,12 @@ def _made(
                 batch.reqs, [stop + (0 if batch.forward_mode.is_extend() else drafts) for stop in stops]
             )
 
-    def launched(batch: Any, verified: list[int] | None) -> None:
+    def launched(batch: Any, verified: list[int] | None) -> Callable[[], None] | None:
         traffic.launched()
-        if attached is not None:
-            starts, stops = spans(batch, verified)
-            attached.launch(batch.reqs, starts, stops, kept_states(batch, stops), drafts if verified else 0)
+        if attached is None:
+            return None
+        starts, stops = spans(batch, verified)
+        return attached.launch(batch.reqs, starts, stops, kept_states(batch, stops), drafts if verified else 0)
 
     with configured(release, server), traffic.clients.timed():
         memory = _memory(release, shape)

@@ -2,6 +2,7 @@
 
 from kvattach.sglang.release import Release
 from kvlab.injection import Defect
+from kvlab.sglang.faults_buffers import in_buffers
 from kvlab.sglang.faults_drafts import in_drafts
 from kvlab.sglang.faults_pools import in_pools
 from kvlab.sglang.faults_sessions import in_sessions
@@ -11,10 +12,12 @@ _MIXED = "op = CacheOperation.merge_ops(self.load_queue); op.host_indices = op.h
 
 
 def defects(release: Release) -> list[Defect]:
-    """Fifty-one of them; without those of sessions and drafts where these are not driven."""
+    """Fifty-six of them; without those of sessions, drafts and buffers where these are not followed."""
     in_server = _in_scheduler(release) + _in_rows(release) + in_host_cache(release)
     in_server += in_pools(release) + in_tokens(release)
-    return in_server if release.sessions is None else in_server + in_sessions(release) + in_drafts(release)
+    if release.sessions is None:
+        return in_server
+    return in_server + in_sessions(release) + in_drafts(release) + in_buffers(release)
 
 
 def _in_scheduler(release: Release) -> list[Defect]:

@@ -111,7 +111,8 @@ class Worker:
         self._counter = None if memory.controller is None else memory.controller.layer_done_counter
         self.forward_stream = Stream()
         self.reads_rows: Callable[[Any], None] = lambda *_: None
-        self.launched: Callable[[Any, list[int] | None], None] = lambda *_: None
+        self.launched: Callable[[Any, list[int] | None], Callable[[], None] | None] = lambda *_: None
+        """Called when a pass is queued; its result is called when the pass runs."""
         self.model_runner = SimpleNamespace(
             attn_backend=SimpleNamespace(needs_cpu_seq_lens=True), prefill_aware_swa=False, canary_manager=None
         )
@@ -141,7 +142,7 @@ class Worker:
         if self._drafts and not batch.forward_mode.is_extend():
             verified = [self._rng.randint(1, self._drafts) for _ in batch.reqs]
         self._consume(batch)
-        self.launched(batch, verified)
+        Stream.current.queue(self.launched(batch, verified))
         if not self._overlap:
             # The scheduler reads the result at once.
             Stream.current.synchronize()

@@ -54,7 +54,7 @@ class Worker:
         self.rows_read = Event()
         """The last launch has read its rows: a walk waits for no more, so that transfers are close to launches."""
         self.reads_rows: Callable[[list[Any], list[int]], None] = lambda *_: None
-        self.launched: Callable[[list[Any], list[int], list[int]], None] = lambda *_: None
+        self.launched: Callable[[list[Any], list[int], list[int]], object] = lambda *_: None
 
     def forward_batch_generation(self, batch: Batch) -> None:
         """Queue one forward pass."""

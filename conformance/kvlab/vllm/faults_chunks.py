@@ -4,7 +4,7 @@ from kvlab.injection import Defect
 
 
 def chunk_defects() -> list[Defect]:
-    """Nine of them, for 0.33.0."""
+    """Eleven of them, for 0.33.0."""
     from vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler import OffloadingConnectorScheduler
     from vllm.distributed.kv_transfer.kv_connector.v1.offloading.worker import OffloadingConnectorWorker
     from vllm.v1.kv_offload.cpu.gpu_worker import SingleDirectionOffloadingHandler
@@ -12,6 +12,7 @@ def chunk_defects() -> list[Defect]:
     from vllm.v1.kv_offload.cpu.policies.lru import LRUCachePolicy
 
     fence = "stream.wait_stream(current_platform.current_stream())"
+    queued = "self._transfer_events[job_id] = end_event"
     finished = "self._transfers[0].end_event.query()"
     submitted = "self.worker.wait(kv_connector_metadata.jobs_to_flush)"
     loaded = (OffloadingConnectorScheduler, "update_state_after_alloc")
@@ -77,5 +78,22 @@ def chunk_defects() -> list[Defect]:
             "chunk kept behind its load",
             "a chunk keeps its reference when it has been loaded",
             ((CPUOffloadingManager, "complete_load", "chunk.ref_cnt -= 1", "chunk.ref_cnt -= chunk.ref_cnt > 1"),),
+        ),
+        Defect(
+            "addresses given back",
+            "the pinned addresses that a transfer copies are given to the next one before it has begun",
+            (
+                (
+                    SingleDirectionOffloadingHandler,
+                    "transfer_async",
+                    queued,
+                    f"{queued}; self._buffer_pool.append((batch_src, batch_dst, batch_sizes))",
+                ),
+            ),
+        ),
+        Defect(
+            "addresses overwritten",
+            "the pinned addresses that a transfer copies are cleared once it is queued",
+            ((SingleDirectionOffloadingHandler, "transfer_async", queued, f"{queued}; all_dst.fill(0)"),),
         ),
     ]

@@ -62,6 +62,18 @@ def connector(config: Any, kv_cache_config: Any, *, worker: bool) -> Any:
     return module.OffloadingConnector(config, role, kv_cache_config)
 
 
+def _fill(
+    _: int, *, group_src: Any, group_dst: Any, group_size: int, all_src: Any, all_dst: Any, op_idx: int, **more: Any
+) -> tuple[int, int]:
+    """Fill in what a group copies: numbers of blocks and chunks, in the place of addresses."""
+    import numpy
+
+    end = op_idx + group_size
+    all_src[op_idx:end], all_dst[op_idx:end] = numpy.resize(group_src, group_size), numpy.resize(group_dst, group_size)
+    more["all_sizes"][op_idx:end] = 1
+    return end, group_size
+
+
 def _handler(work: Workload, *, stores: bool) -> Any:
     """One direction's transfers, without memory to copy."""
     made = object.__new__(importlib.import_module(TRANSFERS).SingleDirectionOffloadingHandler)
@@ -69,8 +81,8 @@ def _handler(work: Workload, *, stores: bool) -> Any:
     made.layer_refs_per_group = [[None]] * len(work.groups)
     made.src_blocks_per_chunk, made.dst_blocks_per_chunk = (1, work.host_chunk) if stores else (work.host_chunk, 1)
     made._canonical_copy_plans = None
-    made._fill_group_ops = lambda _, *, group_size, op_idx, **__: (op_idx + group_size, group_size)
-    made._swap_blocks_batch = lambda *_, **__: Stream.current.queue()
+    made._fill_group_ops = _fill
+    made._swap_blocks_batch = lambda *_, **__: Stream.current.queue(getattr(made, "kvspec_late", None))
     made._transfer_events, made._transfers = {}, deque()
     made._stream_pool, made._event_pool, made._buffer_pool = [], [], []
     return made

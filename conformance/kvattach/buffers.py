@@ -1,0 +1,121 @@
+"""Follows what operations read late besides pages: buffers on the host, and index tensors of a launch.
+
+Each of them is a page of a pool of its own. The host fills a buffer at once; an operation reads it when its stream
+gets there. A tensor that no variable holds any more is free, and the next one may be at its place.
+"""
+
+import weakref
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+from kvattach.hooks import Hooks
+from kvattach.streams import Streams
+from kvspec.memory.events import Begin, OpId, Pool, Release, Take, Use
+
+BUFFERS = "buffers"
+"""The pool, and the holder of all that is in it."""
+PAGES = 4096
+"""Buffers that are followed at once; of more no use is emitted."""
+HOST = "host"
+"""The stream of the host, on which all is done at once."""
+
+
+class Buffers:
+    """The buffers of one process."""
+
+    def __init__(self, hooks: Hooks, streams: Streams) -> None:
+        """None is followed."""
+        self._hooks, self._streams = hooks, streams
+        self._pages: dict[object, int] = {}
+        """Buffer -> its page."""
+        self._free = list(range(PAGES))[::-1]
+        self._tensors: dict[object, tuple[weakref.ref[Any], int]] = {}
+        """Index tensor, by identity -> itself, and how often it was written to."""
+        self._gone: list[object] = []
+        self._filled: dict[int, int] = {}
+        """Page -> the operation on a stream that wrote it last."""
+        self._writes = 0
+
+    @property
+    def pool(self) -> Pool:
+        """The pool, as a header has it."""
+        return Pool(num_pages=PAGES, first_page=0)
+
+    def clear(self) -> None:
+        """A new trace begins."""
+        self._pages.clear()
+        self._tensors.clear()
+        self._gone.clear()
+        self._filled.clear()
+        self._free = list(range(PAGES))[::-1]
+
+    def use(self, *buffers: object) -> list[Use]:
+        """The uses of these buffers, each known by a name that stays its own. A new one is taken."""
+        fresh = [buffer for buffer in buffers if buffer not in self._pages][: len(self._free)]
+        for buffer in fresh:
+            self._pages[buffer] = self._free.pop()
+            self._hooks.emit(Take(BUFFERS, BUFFERS, [self._pages[buffer]]))
+        pages = [self._pages[buffer] for buffer in buffers if buffer in self._pages]
+        return [Use(pool=BUFFERS, pages=[page], holder=BUFFERS) for page in pages]
+
+    def release(self, buffer: object) -> None:
+        """A buffer is given back: the next new one is at its place."""
+        page = self._pages.pop(buffer, None)
+        if page is not None:
+            self._free.append(page)
+            self._hooks.emit(Release(BUFFERS, BUFFERS, [page]))
+
+    def host(
+        self, at: str, *, reads: Iterable[Use] = (), writes: Iterable[Use] = (), after: Iterable[OpId] = ()
+    ) -> None:
+        """The host reads or writes buffers."""
+        self._writes += 1
+        self._hooks.emit(Begin(f"{HOST} {self._writes}", HOST, [*reads], [*writes], after=[*after], at=at))
+
+    def late(self, at: str, read: Iterable[tuple[Any, Use]]) -> Callable[[], None]:
+        """A function that a simulated device calls when it gets to an operation that reads these tensors.
+
+        If one is other than when the operation was queued, the host has written to it before `at`. The tensor may
+        die meanwhile; its memory is kept.
+        """
+        queued = [(tensor.detach(), tensor.tolist(), use) for tensor, use in read]
+        filled = [self._filled[page] for _, _, use in queued for page in use.pages if page in self._filled]
+
+        def read_now() -> None:
+            changed = [use for now, was, use in queued if now.tolist() != was]
+            if changed:
+                self.host(f"before {at}", writes=changed, after=filled)
+
+        return read_now
+
+    def tensors(self, at: str, tensors: Iterable[Any]) -> list[Use]:
+        """The uses of index tensors.
+
+        Those that are new, or were written to since the last look, are written on the current stream, in `at`.
+        """
+        self._collect()
+        written, seen = [], []
+        for tensor in tensors:
+            key, version = id(tensor), 0 if tensor.is_inference() else tensor._version
+            uses, known = self.use(key), self._tensors.get(key)
+            if known is None or known[1] != version:
+                written += uses
+            if uses:
+                kept = weakref.ref(tensor, partial(self._died, key)) if known is None else known[0]
+                self._tensors[key] = kept, version
+            seen += uses
+        if written:
+            queued = self._streams.begin(at, [], written)
+            self._filled |= {page: queued for use in written for page in use.pages if isinstance(page, int)}
+        return seen
+
+    def _died(self, key: object, _: weakref.ref[Any]) -> None:
+        self._gone.append(key)
+
+    def _collect(self) -> None:
+        """Release the tensors that have died since the last look: where one dies, an event may be under way."""
+        while self._gone:
+            key = self._gone.pop()
+            del self._tensors[key]
+            self.release(key)
