@@ -70,7 +70,7 @@ def _store(state: State, tier: Tier, event: Announce) -> Iterator[Found]:
     if not (known or host.lost or any(one.lost or parent in one.blocks for one in tiers)):
         yield "orphan", event.stored[0]
     each = len(labels or ()) // len(event.stored)
-    if labels is not None and len(labels) != each * len(event.stored):
+    if labels is not None and (not each or len(labels) != each * len(event.stored)):
         yield "content", event.stored[0]
         labels = None
     for index, block in enumerate(event.stored):

@@ -84,6 +84,12 @@ def check(
             "--merge", help="The traces are those of several hosts: check them as one ('kvspec merge --help')."
         ),
     ] = False,
+    kv_events: Annotated[
+        bool,
+        typer.Option(
+            "--kv-events", help="The files are KV events as a router got them from vLLM or SGLang, and nothing else."
+        ),
+    ] = False,
     *,
     forms: Forms,
     jobs: Annotated[
@@ -106,8 +112,12 @@ def check(
 
         kvspec check --merge prefill.jsonl.zst decode.jsonl.zst
 
+        kvspec check --kv-events events.msgpack
+
         kvspec check --ray auto 's3://traces/2026-11-22/*.jsonl.zst'
     """
+    if kv_events and (merge or ray):
+        raise typer.BadParameter("--kv-events takes files by themselves, of this machine")
     if merge and (follow or ray or "-" in traces):
         raise typer.BadParameter("--merge takes whole files of this machine")
     if ray is not None:
@@ -126,7 +136,8 @@ def check(
         raise typer.BadParameter("--follow and '-' take one trace")
     paths = [Path("/dev/stdin" if trace == "-" else trace) for trace in traces]
     jobs = jobs or os.cpu_count() or 1
-    raise typer.Exit(check_traces(Output(), paths, baseline, forms, follow=follow, first=first, jobs=jobs, merge=merge))
+    how = {"follow": follow, "first": first, "merge": merge, "kv_events": kv_events}
+    raise typer.Exit(check_traces(Output(), paths, baseline, forms, jobs=jobs, **how))
 
 
 def merge(

@@ -3,7 +3,7 @@
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -22,9 +22,14 @@ from kvconform.levels.both import LEVELS
 from kvconform.levels.level import Check, Met
 from kvconform.runs.side_by_side import side_by_side
 from kvconform.signals import caught, forgive
+from kvconform.traces.codec import TraceReader
 from kvconform.traces.lines import Ended
 from kvconform.traces.memory import open_trace
-from kvconform.traces.merging import MergedReader, Parts, Source
+from kvconform.traces.merging import AnyReader, MergedReader, Parts, Source
+from kvconform.traces.routers import Events, RouterReader
+
+Made = Callable[[Path], Source]
+"""Makes a trace of a file."""
 
 
 def check_traces(
@@ -37,11 +42,12 @@ def check_traces(
     first: bool = False,
     jobs: int = 1,
     merge: bool = False,
+    kv_events: bool = False,
 ) -> int:
     """Check traces of both levels and report the outcome; the exit status.
 
     `follow` waits for more events at the end of a trace. `first` stops at the first finding. `jobs` traces are checked
-    at a time. `merge` makes one trace of them.
+    at a time. `merge` makes one trace of them. `kv_events`: they are recorded KV events.
 
     Raises:
         InputError: the baseline file cannot be used.
@@ -51,12 +57,13 @@ def check_traces(
     report = Report("check", ", ".join(map(str, traces)))
     consoles = _consoles(out, forms)
     details = consoles.details
-    sources: Sequence[Source] = [Parts(tuple(traces))] if merge else traces
+    sources: Sequence[Source] = [Parts(tuple(traces))] if merge else [*map(Events, traces)] if kv_events else traces
     if len(sources) > 1:  # the findings of all come after their verdicts
         consoles = consoles._replace(details=Console(quiet=True))
     path: Source
     if jobs > 1 and len(sources) > 1:
-        path = _check_many(consoles, traces, baseline, report, jobs, first=first)
+        made: Made = Events if kv_events else Path
+        path = _check_many(consoles, traces, made, baseline, report, jobs, first=first)
     else:
         for path in sources:
             _check_one(consoles, path, baseline, report, follow=_never if follow else None, first=first)
@@ -86,12 +93,19 @@ def _consoles(out: Console, forms: Forms) -> Consoles:
 
 
 def _check_many(
-    consoles: Consoles, traces: Sequence[Path], baseline: Baseline, report: Report, jobs: int, *, first: bool
+    consoles: Consoles,
+    traces: Sequence[Path],
+    made: Made,
+    baseline: Baseline,
+    report: Report,
+    jobs: int,
+    *,
+    first: bool,
 ) -> Path:
     """Check several traces at a time and report them in order; the first that was not checked to its end."""
 
     def work(out: Console, path: Path, known: Baseline, one: Report) -> None:
-        _check_one(consoles._replace(verdict=out), path, known, one, first=first)
+        _check_one(consoles._replace(verdict=out), made(path), known, one, first=first)
 
     left = list(traces)
     with closing(side_by_side(work, traces, jobs, consoles.verdict, baseline)) as checked:
@@ -135,6 +149,12 @@ def report_of(path: Path, baseline: Baseline, described: Described) -> Report:
     return report
 
 
+def _opened(source: Source, follow: Ended | None) -> TraceReader | AnyReader:
+    if isinstance(source, Parts):
+        return MergedReader(source)
+    return RouterReader(source, follow=follow) if isinstance(source, Events) else open_trace(source, follow=follow)
+
+
 def _check_one(
     consoles: Consoles,
     path: Source,
@@ -146,7 +166,7 @@ def _check_one(
     met: Met | None = None,
 ) -> None:
     try:
-        opened = MergedReader(path) if isinstance(path, Parts) else open_trace(path, follow=follow)
+        opened = _opened(path, follow)
         with opened as trace, progress_bar() as progress:
             files = trace.files if isinstance(trace, MergedReader) else [trace.lines]
             task = progress.add_task(path.name, total=sum(file.size() for file in files) or None)

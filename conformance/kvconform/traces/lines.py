@@ -48,13 +48,13 @@ class Lines:
         """Whether the file may grow."""
         self.number = 0
         """The line that was read last."""
-        self._max_line = max_line
+        self.max_line = max_line
         self._peeked: bytes | None = None
         try:
             self._raw: BinaryIO = _Growing(path, follow) if follow else path.open("rb")  # type: ignore[assignment]
         except OSError as error:
             raise InputError(path, 0, error.strerror or str(error)) from error
-        self._stream = _decompressed(self._raw, path.suffix)
+        self.stream = _decompressed(self._raw, path.suffix)
 
     def __enter__(self) -> "Lines":
         return self
@@ -62,7 +62,7 @@ class Lines:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stream.close()
+        self.stream.close()
         self._raw.close()
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
@@ -91,14 +91,18 @@ class Lines:
             line, self._peeked = self._peeked, None
             return line
         try:
-            line = self._stream.readline(self._max_line + 1)
+            line = self.read()
         except (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError) as error:
             raise InputError(self.path, self.number, f"damaged {self.path.suffix} data: {error}") from error
         except OSError as error:
             raise InputError(self.path, self.number, error.strerror or str(error)) from error
-        if len(line) > self._max_line:
-            raise InputError(self.path, self.number, f"the line is longer than {self._max_line} bytes")
+        if len(line) > self.max_line:
+            raise InputError(self.path, self.number, f"the line is longer than {self.max_line} bytes")
         return line
+
+    def read(self) -> bytes:
+        """The next line of the file, or the part of it that is longer than the limit by one byte."""
+        return self.stream.readline(self.max_line + 1)
 
     def bytes_read(self) -> int:
         """How far the file has been read, in bytes of the file as it is stored; 0 where that is unknown."""

@@ -19,6 +19,7 @@ from kvconform.traces.codec import created
 from kvconform.traces.hosts import HOST, Names
 from kvconform.traces.lines import Lines
 from kvconform.traces.memory import MemoryReader, check_host, open_trace
+from kvconform.traces.routers import Events, RouterReader
 from kvspec.memory.events import MemoryEvent, Pool, Receive, Send, Wait
 from kvtrace.header import VERSION, MemoryHeader, encode
 
@@ -46,13 +47,14 @@ class Parts(NamedTuple):
         return all(path.is_file() for path in self.paths)
 
 
-Source = Path | Parts
-"""A trace, in one file or in several."""
+Source = Path | Parts | Events
+"""A trace, in one file or in several, or recorded KV events."""
 
 
 def size_of(source: Source) -> int:
     """The bytes of a trace as it is stored."""
-    return sum(path.stat().st_size for path in (source.paths if isinstance(source, Parts) else [source]))
+    paths = source.paths if isinstance(source, Parts) else [source.path if isinstance(source, Events) else source]
+    return sum(path.stat().st_size for path in paths)
 
 
 class _Part:
@@ -231,7 +233,10 @@ def _stuck(waiting: Sequence[_Part]) -> InputError:
     return InputError(next_one.path, awaited[next_one][1], f"a circle of messages: {'; '.join(parts)}")
 
 
-def open_memory(source: Source) -> MemoryReader | MergedReader:
+AnyReader = MemoryReader | MergedReader | RouterReader
+
+
+def open_memory(source: Source) -> AnyReader:
     """Open a trace of the memory level.
 
     Raises:
@@ -239,6 +244,8 @@ def open_memory(source: Source) -> MemoryReader | MergedReader:
     """
     if isinstance(source, Parts):
         return MergedReader(source)
+    if isinstance(source, Events):
+        return RouterReader(source)
     trace = open_trace(source)
     assert isinstance(trace, MemoryReader)
     return trace

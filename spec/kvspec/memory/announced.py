@@ -121,7 +121,7 @@ class Announced:
         if event.parent is not None and not lost and not any(event.parent in one.blocks for one in tiers):
             yield "orphan", event.stored[0]
         labels, each = event.labels, len(event.labels or ()) // len(event.stored)
-        if labels is not None and len(labels) != each * len(event.stored):
+        if labels is not None and (not each or len(labels) != each * len(event.stored)):
             yield "content", event.stored[0]
             labels = None
         for index, block in enumerate(event.stored):

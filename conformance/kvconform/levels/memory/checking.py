@@ -18,8 +18,8 @@ from kvconform.levels.memory.grouping import Group, Grouped, Grouping
 from kvconform.levels.memory.ledger import keep_ledgers
 from kvconform.levels.memory.rendering import findings_of_groups, pool_to_name
 from kvconform.signals import Interrupted, forgive
-from kvconform.traces.memory import HostReader, MemoryReader
-from kvconform.traces.merging import MergedReader, Source
+from kvconform.traces.memory import HostReader
+from kvconform.traces.merging import AnyReader, Source
 from kvspec.rules import MEMORY_RULES
 
 SECONDS = 60.0
@@ -30,7 +30,7 @@ _NAMED = 4
 """Holders with pages at the end that are named."""
 
 
-def check(path: Source, trace: MemoryReader | MergedReader, how: Check) -> Checked:
+def check(path: Source, trace: AnyReader, how: Check) -> Checked:
     """Check one trace and print its findings.
 
     `follow` prints the first finding of each kind at once and passes it to `met`.
@@ -104,9 +104,7 @@ def _show_counts(console: Console, path: Source, outcome: Grouped, state: State)
         console.print()
 
 
-def _read(
-    trace: MemoryReader | MergedReader, grouping: Grouping, progress: Callable[[int], object], *, first: bool
-) -> None:
+def _read(trace: AnyReader, grouping: Grouping, progress: Callable[[int], object], *, first: bool) -> None:
     for number, (line, event) in enumerate(trace, start=1):
         try:
             grouping.step(line, event)

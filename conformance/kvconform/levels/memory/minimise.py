@@ -28,12 +28,13 @@ from kvconform.levels.memory.reductions import (
     parts,
     standing,
 )
-from kvconform.levels.memory.slicing import LOOKS, slices, uses_in
+from kvconform.levels.memory.slicing import LOOKS, near_announcement, slices, uses_in
 from kvconform.levels.minimising import Effort, minimize
 from kvconform.signals import caught, until_interrupted
 from kvconform.traces.bounds import search_seconds
 from kvconform.traces.merging import Source, open_memory, size_of
 from kvspec.memory.events import (
+    Announce,
     Begin,
     Count,
     EndHolder,
@@ -152,9 +153,9 @@ def _find_cuts(
                 near.look(pages, holders)
         for near in left:
             near.choose()
-        for step in _read(path, last):
+        for number, step in enumerate(_read(path, last), start=1):
             for near in left:
-                near.keep(step)
+                near.keep(number, step)
         for near in left:
             found = near.cut(identities, whole.part(LEAST // 2, seconds))
             if found is not None:
@@ -330,13 +331,17 @@ class _Near:
         self._about = About({*self._holders, *([] if own is None else [own])}, self._keyed)
         self._steps = []
 
-    def keep(self, step: Step) -> None:
-        """Keep of an event what is about the holders."""
-        if step.line >= self.group.line or len(self._steps) > LONGEST:
-            if step.line == self.group.line:
+    def keep(self, number: int, step: Step) -> None:
+        """Keep of the event of that number what is about the holders, or about an announced block."""
+        due = self.group.finding.event
+        if number >= due or len(self._steps) > LONGEST:
+            if number == due:
                 self._steps.append(step)
             return
-        event = None if isinstance(step.event, (Count, Idle)) else self._about(step.event)
+        if isinstance(step.event, Announce):
+            event: MemoryEvent | None = near_announcement(step.event, self.group.finding)
+        else:
+            event = None if isinstance(step.event, (Count, Idle)) else self._about(step.event)
         if event is not None:
             self._steps.append(Step(step.line, event))
 

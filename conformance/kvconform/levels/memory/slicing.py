@@ -5,6 +5,7 @@ A page has many lives. One begins each time that the page is allocated; the live
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from operator import itemgetter
 
 from msgspec.structs import replace
 
@@ -165,7 +166,7 @@ def _announced(
         begins = [(line, event) for line, event in said if event.batch is not None]
         same = [step for step in begins[:-1] if step[1].batch == begins[-1][1].batch]
         yield [*begins[-2:]]
-        yield [*dict([*begins[:1], *same[-1:], *begins[-2:]]).items()]
+        yield [*begins[:1], *same[-1:], *begins[max(1, len(begins) - 2) :]]
         return
     about = [(line, one) for line, event in said if (one := _about_block(event, block)) is not None]
     if said[-1][1].pool is None:
@@ -180,7 +181,8 @@ def _announced(
     }
     for back in BACK:
         rest = _only(steps, {life for place in named for life in _back(lives.of(*place), back)}, pools)
-        yield sorted({**dict(rest), **dict(about)}.items())
+        others = [step for step in rest if not isinstance(step[1], e.Announce)]
+        yield sorted([*others, *about], key=itemgetter(0))
 
 
 def _about_block(event: e.Announce, block: Page) -> e.Announce | None:
@@ -190,6 +192,16 @@ def _about_block(event: e.Announce, block: Page) -> e.Announce | None:
         stored.parent = None
     said: e.Announce = replace(stored, removed=[one for one in event.removed if one == block], batch=None)
     return said if said.stored or said.removed or said.cleared or said.pool is not None else None
+
+
+def near_announcement(event: e.Announce, finding: Finding) -> e.Announce | None:
+    """The part of an announcement that a finding on one may need: of its block, or of the batches beside it."""
+    if finding.rule != "MEM-ANNOUNCE":
+        return None
+    if finding.page is not None:
+        return _about_block(event, finding.page)
+    near = {finding.found, finding.expected, *([finding.expected - 1] if isinstance(finding.expected, int) else [])}
+    return e.Announce(batch=event.batch, host=event.host) if event.batch in near and event.batch is not None else None
 
 
 def _back(life: Life, back: int) -> Iterator[Life]:
