@@ -30,7 +30,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help conformance test quick prove explore soak mutation engines engines-from found docs lint typecheck clean
+.PHONY: help conformance test quick thorough prove explore soak mutation engines engines-from found docs lint typecheck clean
 .PHONY: browser walks fleet live causes mutation-cuda node-mutants gpu gpu-check gpu-stress gpu-profile wheels
 
 help: ## Show this list
@@ -41,10 +41,13 @@ conformance: .venv/.engines.stamp ## Replay the vectors against the reference an
 	@$(BIN)/kvspec run --impl cuda
 
 test: .venv/.engines.stamp ## Run the tests on all cores
-	@$(BIN)/pytest -q -n auto --dist worksteal
+	@$(BIN)/pytest -q -n auto --dist worksteal -m "not thorough"
+
+thorough: .venv/.engines.stamp ## Run the tests that find more of what those of `make test` find (2 minutes)
+	@$(BIN)/pytest -q -n auto --dist worksteal -m thorough
 
 quick: .venv/.engines.stamp ## Run the tests that take less than a second each (a minute)
-	@$(BIN)/pytest -q -n auto --dist worksteal -m "not slow"
+	@$(BIN)/pytest -q -n auto --dist worksteal -m "not slow and not thorough"
 
 prove: .venv/.stamp ## Prove the contracts, the law and who has what for any size, and see mistakes refuted (three minutes)
 	@$(BIN)/kvspec prove

@@ -41,6 +41,7 @@ SOAKS = [run_of(1, number) for number in (968, 1417)]
 """Two combinations: chunks beside decodes with drafts; and launches that overlap, windows, aborts and closes."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("combination", "run"), SOAKS, ids=[f"{one.page_size}-{one.pool}" for one, _ in SOAKS])
 def test_no_violation_in_a_soak(combination: Combination, run: Run) -> None:
     tokens = {one.name: [*one.tokens, *one.outputs] for one in run.traffic}

@@ -21,7 +21,7 @@ from tests.spec.memory.once import Once
 
 pytestmark = pytest.mark.slow
 
-WALKS = int(os.environ.get("KVSPEC_WALKS", "600"))
+WALKS = int(os.environ.get("KVSPEC_WALKS", "400"))
 FORGOTTEN = dict.fromkeys(("MEM-WRITTEN", "MEM-CONTENT", "MEM-NAME", "MEM-OVERWRITE"), "") | {
     "MEM-REWRITE": "MEM-RACE/write"
 }

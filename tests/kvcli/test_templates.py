@@ -69,6 +69,7 @@ def test_kvspec_run_finds_the_toys_bug_which_no_leak_check_sees(
     assert "ACC-1 is broken" not in printed, "every page is somewhere exactly once"
 
 
+@pytest.mark.thorough
 def test_kvspec_fuzz_finds_the_toys_bug(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     start("adapter")
     arguments = ["--impl", "toy_engine:Adapter", "--seconds", "15", "--out", "failure.jsonl"]

@@ -49,11 +49,12 @@ def check_traffic(config: Config, random: Random, steps: int) -> None:
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 @given(random=st.randoms(use_true_random=False), steps=st.integers(1, 60))
-@settings(max_examples=50)
+@settings(max_examples=30)
 def test_reference_and_model_agree_on_any_traffic(config: Config, random: Random, steps: int) -> None:
     check_traffic(config, random, steps)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=6)

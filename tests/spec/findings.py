@@ -13,7 +13,7 @@ import hashlib
 import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,9 +27,9 @@ from kvconform.protocol import ANSWERS
 from kvconform.traces.codec import read_vector
 from kvconform.vectors.files import vector_file, vector_files
 from kvspec import events
-from kvspec.events import Answer, Config, Operation, Refusal, Refused
+from kvspec.events import Answer, Operation, Refusal, Refused
 from kvspec.model.state import State
-from kvspec.rules import RULES, Violation
+from kvspec.rules import Violation
 from tests.spec import tries
 from tests.walk import RandomDraw, proposals
 
@@ -134,27 +134,16 @@ def source(name: str) -> Source:
     if not name.startswith("walk "):
         vector = read_vector(vector_file(name))
         renames = _Names()
-        return Source(name, _fresh(vector.header.config), (renames.renamed(step.op) for step in vector.steps))
+        return Source(name, Model(vector.header.config), (renames.renamed(step.op) for step in vector.steps))
     seed = int(name.removeprefix("walk ").split(",")[0])
     draw = RandomDraw(seed)
-    model = _fresh(memory(draw))
+    model = Model(memory(draw))
     return Source(name, model, proposals(model.state, draw, STEPS), blind=seed % 3)
 
 
 BEFORE = 5
-
-
-def _counted(names: Iterable[str] = ()) -> defaultdict[str, int]:
-    """Everything has been counted a few times already: what is counted now is seen to be added."""
-    return defaultdict(lambda: BEFORE, dict.fromkeys(names, BEFORE))
-
-
-def _fresh(config: Config) -> Model:
-    model = Model(config)
-    state = model.state
-    state.checked, state.unchecked = _counted(RULES), _counted(RULES)
-    state.reached, state.chosen = _counted(), _counted()
-    return model
+"""How often everything has been counted before a step: what is counted in it is seen to be added."""
+COUNTERS = ("checked", "unchecked", "reached", "chosen")
 
 
 class _Names:
@@ -220,7 +209,8 @@ def _tried(model: Model, op: Operation[Any], *, only_refused: bool = False) -> I
 def _judge(model: Model, op: Any, change: str) -> Outcome:
     """Let `model` take a step."""
     raised: Violation | Refusal | None = None
-    before = _counts(model.state)
+    counters = {name: defaultdict[str, int](lambda: BEFORE) for name in COUNTERS}
+    vars(model.state).update(counters)
     answered = op.obs is not None or op.refused is not None
     try:
         model.step(op)
@@ -233,18 +223,13 @@ def _judge(model: Model, op: Any, change: str) -> Outcome:
     else:
         verdict = "allowed" if answered else f"answer: {_shown(op.obs)}"
     counted = {
-        (counter, name): times - had.get(name, BEFORE)
-        for counter, had in before.items()
-        for name, times in getattr(model.state, counter).items() - had.items()
-        if times != had.get(name, BEFORE)
+        (counter, name): times - BEFORE
+        for counter, tally in counters.items()
+        for name, times in sorted(tally.items())
+        if times != BEFORE
     }
-    state = "" if isinstance(raised, Violation) else f"{model.steps}, {_everything(model.state)}"
+    state = "" if isinstance(raised, Violation) else f"{model.steps}, {counted}, {_everything(model.state)}"
     return Outcome(_written(op), change, verdict, state, None if answered or raised else op.obs, raised, counted)
-
-
-def _counts(state: State) -> dict[str, dict[str, int]]:
-    counters = ("checked", "unchecked", "reached", "chosen")
-    return {counter: dict(getattr(state, counter)) for counter in counters}
 
 
 def _copied(model: Model) -> Model:
@@ -255,11 +240,9 @@ def _copied(model: Model) -> Model:
 
 def _everything(state: State) -> str:
     """Everything that a state holds, in words that do not depend on the order of sets or of fields."""
-    plain = dict(sorted(vars(state).items()))
-    del plain["config"], plain["memory"], plain["unreported"]
+    left_out = {"config", "memory", "unreported", *COUNTERS}
+    plain = {name: value for name, value in sorted(vars(state).items()) if name not in left_out}
     plain |= {name: sorted(value) for name, value in plain.items() if isinstance(value, set)}
-    for name, counts in _counts(state).items():
-        plain[name] = {what: times for what, times in sorted(counts.items()) if times != BEFORE}
     plain["store"] = [getattr(state.store, name) for name in sorted(state.store.__slots__)]
     plain["requests"] = {req: (request.tokens.elements(), *request[1:]) for req, request in state.requests.items()}
     plain["sessions"] = {name: (session.history.elements(), *session[1:]) for name, session in state.sessions.items()}

@@ -300,6 +300,7 @@ def test_each_part_of_a_hybrid_pool_is_in_the_key(scope: str, breaking: Callable
     assert tried > 3
 
 
+@pytest.mark.thorough
 def test_without_symmetry_the_same_states_are_reached(small: Explored) -> None:
     seen: set[Key] = set()
 

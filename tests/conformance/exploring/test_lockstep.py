@@ -19,7 +19,7 @@ from tests.conformance.exploring.small import POOLS, SMALL, small_with
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("pools", POOLS)
+@pytest.mark.parametrize("pools", [pytest.param(one, marks=pytest.mark.thorough if one else ()) for one in POOLS])
 def test_the_reference_conforms_in_every_state(pools: str) -> None:
     result = compare(small_with(pools)._replace(arrivals=SMALL.arrivals[:2]), Manager)
     assert result.complete

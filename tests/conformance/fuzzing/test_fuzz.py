@@ -173,6 +173,7 @@ def test_runs_come_by_what_is_hard_to_come_by() -> None:
     pytest.fail(f"never came by {missing}")
 
 
+@pytest.mark.thorough
 @pytest.mark.long
 def test_what_the_documents_are_about_is_met_often() -> None:
     tally = fuzz(Manager, Budget(operations=PER), 4, lambda tally, elapsed: None).tally

@@ -67,6 +67,7 @@ def asked(node: str, lines: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, input=lines, capture_output=True, encoding="utf-8", check=False, timeout=60)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("right", "wrong", "finding"),
     [

@@ -49,6 +49,7 @@ def test_the_rust_node_gives_the_same_answers_to_the_same_operations(node: str) 
     assert len(rows) == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("module", "right", "wrong", "rule"),
     [

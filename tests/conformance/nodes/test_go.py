@@ -56,6 +56,7 @@ def test_the_go_node_says_in_a_line_what_it_cannot_read(node: str, line: str, an
     assert (ended.returncode, ended.stderr) == (1, f"{answers}\n")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("file", "right", "wrong", "finding"),
     [

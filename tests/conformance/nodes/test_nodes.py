@@ -112,7 +112,7 @@ def test_a_bad_answer_ends_the_node_and_names_the_operation(
 def test_a_bad_answer_is_a_finding(
     habit: str, reason: str, vector: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(SECONDS, "2")
+    monkeypatch.setenv(SECONDS, "1")
     pids, begun = vector.with_name("pids"), time.monotonic()
     assert run_command(["run", str(vector), "--impl", bad(habit, pids)]) == 1
     assert time.monotonic() - begun < 20
@@ -265,6 +265,7 @@ def test_a_node_is_tested_by_the_plugin_and_by_a_machine(pytester: pytest.Pytest
     assert none_left(pytester.path / "pids")
 
 
+@pytest.mark.thorough
 def test_a_node_is_explored_in_every_state(tmp_path: Path) -> None:
     left_out = "abort", "cache_unfinished", "close_session", "evict", "give_back", "preempt", "retract"
     explore = ["explore", "--scope", "tiny", *(part for one in left_out for part in ("--without", one)), "--impl"]

@@ -252,6 +252,7 @@ def asked(step: Callable[..., Run]) -> list[str]:
     return [what for what, _ in step(Run(unknown.state(Memory)), **unknown.arguments(step)).asked]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "what"), [(name, what) for name, step in STEPS.items() for what in asked(step)])
 def test_what_a_step_asks_for_is_needed(name: str, what: str) -> None:
     @wraps(STEPS[name])
