@@ -216,6 +216,9 @@ def test_workloads_with_offloading_have_both_kinds_and_a_small_pool_on_the_host(
     assert not any(work.offload == "eager" and work.groups[0][1] > work.groups[-1][1] for work in mended)
 
 
+EVENTS = ("eviction", "removed twice", "group", "parent", "tokens", "adapter", "hash", "batch")
+"""Planted defects of what routers are told."""
+
 TRIED = """
 import json, logging, sys
 from pathlib import Path
@@ -271,6 +274,7 @@ def test_a_release_without_its_known_defects_is_clean_and_planted_ones_are_found
         "host block not freed": {"MEM-LEAK"},
         "chunk store not fenced": {"MEM-RACE"},
         "chunk store taken for done": {"MEM-RACE"},
+        **{f"event: {name}": {"MEM-ANNOUNCE"} for name in EVENTS},
     }
     events, findings, found = tried("0.33.0", 16, True, *planted)
     assert events > 20_000
@@ -293,8 +297,13 @@ from pathlib import Path
 from kvlab.vllm.release import prepare
 
 prepare(Path(sys.argv[1]))
+from kvattach.patches import Patches
 from kvattach.vllm.plugin import register
+from kvlab.vllm.kv_events import FIXES
 
+patches = Patches()
+for fix in FIXES:
+    fix(patches)
 register()
 from kvlab.vllm.driver import Drive
 from kvlab.vllm.workload import random_workload

@@ -310,7 +310,9 @@ import json, logging, sys
 from pathlib import Path
 from kvlab.drives import CheckedTrace, Trial, drive_trial
 from kvlab.vllm import nixl, offloading
+from kvattach.patches import Patches
 from kvlab.vllm.faults_nixl import pull_defects
+from kvlab.vllm.kv_events import FIXES
 from kvlab.vllm.servers import driven
 from kvlab.vllm.nixl import LATENCY, Network
 from kvlab.vllm.workload import Workload, servers_workload
@@ -327,6 +329,8 @@ class Counted(CheckedTrace):
 
 offloading.prepared(Path(sys.argv[1]))
 assert not nixl.prepared()
+for fix in FIXES:
+    fix(Patches())
 checked = Counted()
 hooks = offloading.attached(checked, offloading=True)
 for seed in range(6):

@@ -19,6 +19,7 @@ from kvattach.vllm.launches import Launches
 from kvattach.vllm.nixl import Nixl
 from kvattach.vllm.offload import OFFLOAD, Offload, Side
 from kvattach.vllm.residency import HOST, POOL, Group, Run, group_of, named
+from kvattach.vllm.routers import GPU, Routers
 from kvspec.memory.events import (
     Count,
     Drop,
@@ -82,6 +83,7 @@ class Attached:
         """KV cache group -> how many of its copies are known."""
         self._launches = Launches(self)
         self._nixl = Nixl(self)
+        self._routers = Routers(self)
         hooks.set(block_pool, "KVCacheBlock", counted(block_pool.KVCacheBlock, self))
         self._hook_pool(block_pool.BlockPool, block_pool.BlockHashToBlockMap)
         scheduler, managers = scheduling.Scheduler, manager.KVCacheManager
@@ -164,6 +166,7 @@ class Attached:
             self._runs_made += 1
             name = f"{request.request_id}.{self._runs_made}"
             run = self.runs[request.request_id] = Run(name, request, self.groups)
+            self._routers.comes(request)
         return run
 
     def _name(self, request_id: str) -> str:
@@ -316,7 +319,14 @@ class Attached:
         host = self._nixl.start(scheduler)
         self.hooks.trace.header("vllm", pools, host)
         self._books.observed = True
+        self._routers.start(scheduler, {GPU: POOL} | self._host_tier(scheduler))
         self._launches.start(scheduler, observed=self._side is not None or host is not None)
+
+    def _host_tier(self, scheduler: Any) -> dict[str, str]:
+        """The tier of the blocks that vLLM's own offloading has on the host, and their pool."""
+        if self._host is None:
+            return {}
+        return {getattr(scheduler.connector.scheduler_manager, "kv_event_medium", "CPU"): HOST}
 
     def _count_tokens(self, request_class: Any) -> None:
         """Emit what a new token makes known. This runs for each token of each request, so it does nothing else."""

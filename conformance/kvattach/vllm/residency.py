@@ -55,8 +55,8 @@ class Run:
     """The name of each group's block table."""
     _unit: int = field(init=False)
     """Tokens of one link in the chain of labels: it divides every group's page."""
-    _namespace: str = field(init=False)
-    """The end of its labels, if it has an adapter or a salt."""
+    _whose: str = field(init=False)
+    """The label before its first token: see `foreign`."""
     due: int = sys.maxsize
     """The number of tokens with which the next promise comes true."""
     _chain: list[str] = field(default_factory=list)
@@ -70,8 +70,8 @@ class Run:
         self.rows = [0] * len(self.groups)
         self.tables = [f"{self.name}/{group.number}" for group in self.groups]
         self._unit = math.gcd(*(group.size for group in self.groups))
-        foreign = self._foreign()
-        self._namespace = foreign and f"~{foreign[:4]}"
+        lora, salt = (getattr(self.request, name, None) for name in ("lora_request", "cache_salt"))
+        self._whose = foreign(lora and lora.lora_path, salt)
 
     def table(self, group: Group) -> str:
         """The name of the group's block table."""
@@ -91,9 +91,9 @@ class Run:
     def _known(self, group: Group, end: int, tokens: list[int]) -> str:
         while len(self._chain) * self._unit < end:
             start = len(self._chain) * self._unit
-            before = self._chain[-1] if self._chain else self._foreign()
+            before = self._chain[-1] if self._chain else self._whose
             self._chain.append(chained(before, (tuple(tokens[start : start + self._unit]), self._media(start))))
-        return f"{group.number}:{self._chain[end // self._unit - 1]}{self._namespace}"
+        return labelled(group, self._chain[end // self._unit - 1], self._whose)
 
     def last_label(self, group: Group, index: int, tokens: list[int]) -> str:
         """The label that page `index` had while the request had these tokens."""
@@ -121,12 +121,12 @@ class Run:
         page, inside = divmod(tokens, group.size)
         if inside:
             start = page * group.size
-            before = self._foreign()
+            before = self._whose
             if page:
                 self._known(group, start, self.request._all_token_ids)
                 before = self._chain[start // self._unit - 1]
             same = chained(before, (tuple(self.request._all_token_ids[start:tokens]), self._media(start)))
-            yield Unify(self.label(group, page), f"{group.number}:{same}{self._namespace} begins", inside)
+            yield Unify(self.label(group, page), f"{labelled(group, same, self._whose)} begins", inside)
 
     def state_label(self, group: Group, tokens: int) -> str:
         """The label of the state after so many tokens; away from a page's border it is the run's own."""
@@ -198,11 +198,6 @@ class Run:
             else None
         )
 
-    def _foreign(self) -> str:
-        """The first label: for which weights and for whom the content is, and not how the engine's key names these."""
-        lora, salt = (getattr(self.request, name, None) for name in ("lora_request", "cache_salt"))
-        return chained("", (lora and lora.lora_path, salt)) if lora or salt else ""
-
     def _media(self, start: int) -> tuple[Any, ...]:
         """The images and sounds behind the tokens of one link of the chain."""
         found = []
@@ -211,6 +206,16 @@ class Run:
             if place.offset < start + self._unit and start < place.offset + place.length:
                 found.append((feature.identifier, place.offset))
         return tuple(found)
+
+
+def foreign(weights: str | None, salt: str | None) -> str:
+    """The first label: for which adapter's weights and for whom the content is, and not how a key names these."""
+    return chained("", (weights, salt)) if weights or salt else ""
+
+
+def labelled(group: Group, chain: str, whose: str) -> str:
+    """The label of a page whose tokens end a chain that begins with `whose`."""
+    return f"{group.number}:{chain}{whose and f'~{whose[:4]}'}"
 
 
 def named(key: Any) -> str:

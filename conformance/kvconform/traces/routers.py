@@ -70,8 +70,9 @@ class BlockStored(msgspec.Struct, tag=True):
 
     @property
     def skips(self) -> bool:
-        """Whether blocks may be left out of its chain: those of windows and recurrent states are."""
-        return bool(self.kv_cache_spec_sliding_window) or self.kv_cache_spec_kind not in WHOLE
+        """Whether its parent may be gone: windows and recurrent states leave out blocks, vLLM's host tiers any."""
+        windowed = bool(self.kv_cache_spec_sliding_window) or self.kv_cache_spec_kind not in WHOLE
+        return windowed or self.medium in PIECEMEAL
 
 
 class BlockRemoved(msgspec.Struct, tag=True):
@@ -88,6 +89,9 @@ class AllBlocksCleared(msgspec.Struct, tag=True):
 
 WHOLE = (None, "full_attention", "mla_attention", "sink_full_attention")
 """Kinds of cache of which every block is kept."""
+
+PIECEMEAL = ("CPU", "STORAGE")
+"""Tiers of vLLM that evict blocks without regard to those behind them."""
 
 FIELDS = {
     "BlockStored": ("block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium", "lora_name"),
@@ -214,7 +218,8 @@ def _announced(raw: Any) -> Announce:
             return Announce(_tier(event), removed=[*map(_key, event.block_hashes)])
     stored = [*map(_key, event.block_hashes)]
     parent = None if event.parent_block_hash is None or event.skips else _key(event.parent_block_hash)
-    return Announce(_tier(event), stored, parent, [*_contents(event, stored)] if stored else None)
+    # Where the tokens are not known any more there are none.
+    return Announce(_tier(event), stored, parent, [*_contents(event, stored)] if stored and event.token_ids else None)
 
 
 def _tier(event: BlockStored | BlockRemoved) -> str:

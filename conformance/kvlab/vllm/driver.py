@@ -202,8 +202,9 @@ class Drive:
         if self.work.adapters and self._names.random() < self.work.adapters:
             number = self._names.randrange(2 * self.work.versions)
             name = "ab"[number % 2]
+            path, unique = f"/{name}/{number // 2}", 1 + number
             more["lora_request"] = SimpleNamespace(
-                lora_name=name, lora_int_id=1 + number, lora_path=f"/{name}/{number // 2}", adapter_id=1 + number
+                name=name, lora_name=name, lora_int_id=unique, lora_path=path, adapter_id=unique
             )
         if self.work.salts and self._names.random() < self.work.salts:
             more["cache_salt"] = self._names.choice("abs")

@@ -20,6 +20,13 @@ class Drafter(Arguments):
         return (lambda: False) if name.startswith("use") else super().__getattr__(name)
 
 
+class Publisher:
+    """Stands in for a publisher of KV events: hooks see each batch, and no router gets it."""
+
+    def publish(self, batch: Any) -> None:
+        """Drop a batch."""
+
+
 def make_scheduler(work: Workload) -> Any:
     """A `Scheduler`, or an `AsyncScheduler` where launches overlap, with everything that it manages."""
     import vllm.distributed.kv_events as kv_events
@@ -37,7 +44,7 @@ def make_scheduler(work: Workload) -> Any:
     own = offloading_of(work).connector if work.offload else nixl.connector if work.server else None
     made = _connector(work) if own is None else own(config, kv_cache_config, worker=False)
     KVConnectorFactory.create_connector = staticmethod(lambda **_: made)
-    kv_events.EventPublisherFactory.create = staticmethod(lambda *_: None)
+    kv_events.EventPublisherFactory.create = staticmethod(lambda *_: Publisher())
     kind = AsyncScheduler if work.launches > 1 else Scheduler
     sizes = {"block_size": hash_block_size(work)}
     if _hashes_apart(Scheduler):
@@ -202,7 +209,7 @@ def _config(work: Workload) -> SimpleNamespace:
         aux_output_config=Arguments(enabled=False),
         ec_manager_config=Arguments(get_encoder_cache_manager_obj=lambda: None),
         ec_transfer_config=None,
-        kv_events_config=None,
+        kv_events_config=SimpleNamespace(enable_kv_cache_events=True),
         kv_transfer_config=transfer,
         lora_config=Arguments(max_loras=2) if work.adapters else None,
         speculative_config=speculative,

@@ -15,6 +15,7 @@ def defects() -> list[Defect]:
     arrived = "self.finished_recving_kv_req_ids.remove(request.request_id)"
     cached = "min(num_tokens, num_hashed_tokens) // self.block_size"
     further = "min(num_tokens + self.block_size, num_hashed_tokens) // self.block_size"
+    further = f"min({further}, len(self.req_to_blocks[request.request_id]))"
     processed = "max(0, total_computed_tokens - request.num_in_flight_tokens),"
     sent = "for req_id in kv_connector_output.finished_sending or ():"
     blocks = "req_to_new_blocks[req_id].get_block_ids(allow_none=True)"

@@ -18,6 +18,7 @@ from kvlab.stubs import EngineError
 from kvlab.tokens import describe
 from kvlab.vllm.driver import EngineGaveUp, StuckError
 from kvlab.vllm.faults import names_without_content
+from kvlab.vllm.kv_events import FIXES
 from kvlab.vllm.nixl import KINDS
 from kvlab.vllm.offloading import attached, lacking, prepared
 from kvlab.vllm.servers import driven
@@ -44,6 +45,9 @@ def fix_others(issue: Issue, patches: Patches) -> None:
     """Fix what hides an issue."""
     if issue.fix != names_without_content.__name__:
         inject_fault(names_without_content(), patches)
+    for fix in FIXES:
+        if issue.fix != fix.__name__:
+            fix(patches)
 
 
 def bring_out(issue: Issue) -> Finding | None:

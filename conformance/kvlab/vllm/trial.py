@@ -12,10 +12,12 @@ from kvlab.vllm.driver import EngineGaveUp, StuckError
 from kvlab.vllm.engine import fitting
 from kvlab.vllm.faults import defects, names_without_content
 from kvlab.vllm.faults_chunks import chunk_defects
+from kvlab.vllm.faults_events import event_defects
 from kvlab.vllm.faults_nixl import pull_defects, push_defects
 from kvlab.vllm.faults_offload import offloading_defects
 from kvlab.vllm.faults_tokens import token_defects
 from kvlab.vllm.issues import RUNS, drawn, fix_others
+from kvlab.vllm.kv_events import FIXES
 from kvlab.vllm.offloading import attached as attached_to
 from kvlab.vllm.offloading import lacking, prepared
 from kvlab.vllm.servers import driven
@@ -71,11 +73,14 @@ def trial(folder: Path | None) -> Trial:
     def fix(patches: Patches) -> None:
         avoided[:] = [patches]
         inject_fault(names_without_content(), patches)
+        for one in FIXES:
+            one(patches)
 
     name = f"vLLM, but not its offloading to the CPU ({without})" if without else "vLLM"
     injected = [
         *defects(),
         *token_defects(),
+        *event_defects(),
         *([] if without else offloading_defects()),
         *([] if without_chunks else chunk_defects()),
         *([] if without_servers else [*pull_defects(), *push_defects()]),

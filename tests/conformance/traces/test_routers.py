@@ -46,6 +46,11 @@ STREAMS: dict[str, tuple[list[Batch], list[tuple[str, int]]]] = {
         [(0, [stored(3, 7, kv_cache_spec_sliding_window=8)]), (1, [stored(4, 8, kv_cache_spec_kind="mamba")])],
         [],
     ),
+    "a tier that keeps no parents, and blocks whose tokens are not known": (
+        [(0, [stored(3, 7, medium="CPU"), stored(4, 8, medium="STORAGE", kv_cache_spec_kind="full_attention")])],
+        [],
+    ),
+    "no tokens": ([(0, [stored(1) | {"token_ids": []}]), (1, [removed(1)]), (2, [stored(1)])], []),
     "a gap, which explains much": (
         [*BASE, (3, [removed(9), stored(5, 8), stored(1)]), (4, [stored(1)]), (5, [CLEARED]), (6, [removed(1)])],
         [("gap", 3), ("twice", 4), ("not-announced", 6)],

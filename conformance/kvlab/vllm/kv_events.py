@@ -1,0 +1,117 @@
+"""Fixes of what vLLM 0.33.0 announces to routers: its KV events, after its block pools have made them."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from msgspec.structs import replace
+
+from kvattach.patches import Patches
+
+
+def copies_once(patches: Patches) -> None:
+    """A block is stored with its first copy, and removed with its last."""
+    from vllm.v1.core.block_pool import BlockPool
+
+    copies: WeakKeyDictionary[Any, Counter[Any]] = WeakKeyDictionary()
+    take_events = BlockPool.take_events
+
+    def taken(pool: Any) -> list[Any]:
+        counts = copies.setdefault(pool, Counter())
+        return [one for event in take_events(pool) for one in _once(counts, event)]
+
+    patches.set(BlockPool, "take_events", taken)
+
+
+def cleared_by_pool(patches: Patches) -> None:
+    """The blocks of a pool that is reset are removed by their hashes: other pools keep theirs."""
+    from vllm.distributed.kv_events import BlockRemoved
+    from vllm.v1.core.block_pool import BlockPool
+    from vllm.v1.core.kv_cache_utils import get_block_hash, get_group_id, maybe_convert_block_hash
+
+    reset_prefix_cache = BlockPool.reset_prefix_cache
+
+    def reset(pool: Any) -> bool:
+        found = dict(pool.cached_block_hash_to_block._cache)
+        done: bool = reset_prefix_cache(pool)
+        if done and pool.enable_kv_cache_events:
+            pool.kv_event_queue.pop()
+            for key, blocks in found.items():
+                block, count = get_block_hash(key), len(blocks) if isinstance(blocks, dict) else 1
+                hashes = [maybe_convert_block_hash(block)] * count
+                removed = BlockRemoved(block_hashes=hashes, medium=pool.medium, group_idx=get_group_id(key))
+                pool.kv_event_queue.append(removed)
+        return done
+
+    patches.set(BlockPool, "reset_prefix_cache", reset)
+
+
+def tokens_of_kept(patches: Patches) -> None:
+    """Where blocks are not cached, each other one has an event with its own tokens, behind its own parent."""
+    from vllm.v1.core.block_pool import BlockPool
+
+    cache_full_blocks = BlockPool.cache_full_blocks
+
+    def cached(pool: Any, **more: Any) -> None:
+        cache_full_blocks(pool, **more)
+        first, last, mask = more["num_cached_blocks"], more["num_full_blocks"], more.get("block_mask")
+        kept = [
+            index
+            for index, block in enumerate(more["blocks"][first:last], first)
+            if not block.is_null and (mask is None or mask[index - first])
+        ]
+        if first < last and len(kept) < last - first and pool.enable_kv_cache_events:
+            event = pool.kv_event_queue.pop()
+            pool.kv_event_queue += _one_by_one(pool, event, more["request"], kept)
+
+    patches.set(BlockPool, "cache_full_blocks", cached)
+
+
+FIXES = (copies_once, cleared_by_pool, tokens_of_kept)
+
+
+def _one_by_one(pool: Any, event: Any, request: Any, kept: list[int]) -> Iterator[Any]:
+    """A block an event."""
+    from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash, resolve_block_hashes
+
+    size = event.block_size
+    hashes = resolve_block_hashes(request.block_hashes, pool.hash_block_size, size)
+    for place, index in enumerate(kept):
+        yield replace(
+            event,
+            block_hashes=[event.block_hashes[place]],
+            parent_block_hash=maybe_convert_block_hash(hashes[index - 1]) if index else None,
+            token_ids=request.all_token_ids[index * size : (index + 1) * size],
+            extra_keys=event.extra_keys and event.extra_keys[place : place + 1],
+        )
+
+
+def _once(copies: Counter[Any], event: Any) -> Iterator[Any]:
+    """The parts of an event that change whether a block is there."""
+    kind = type(event).__name__
+    if kind == "AllBlocksCleared":
+        copies.clear()
+        yield event
+        return
+    for index, block in enumerate(event.block_hashes):
+        key = block, event.group_idx
+        copies[key] += 1 if kind == "BlockStored" else -1
+        if kind == "BlockRemoved" and not copies[key]:
+            yield replace(event, block_hashes=[block])
+        elif kind == "BlockStored" and copies[key] == 1:
+            yield _part(event, index)
+
+
+def _part(event: Any, index: int) -> Any:
+    """One block of an event that stores several; if their tokens do not fit, with all of these."""
+    size = event.block_size
+    if len(event.token_ids) not in (0, size * len(event.block_hashes)):
+        return replace(event, block_hashes=[event.block_hashes[index]])
+    return replace(
+        event,
+        block_hashes=[event.block_hashes[index]],
+        parent_block_hash=event.block_hashes[index - 1] if index else event.parent_block_hash,
+        token_ids=event.token_ids[index * size : (index + 1) * size],
+        extra_keys=event.extra_keys and event.extra_keys[index : index + 1],
+    )
