@@ -20,7 +20,7 @@ from kvattach.vllm.offload import OFFLOAD, Attached, Side
 from kvattach.vllm.residency import HOST, POOL, Group, Run, group_of, named
 from kvspec.memory.events import Begin, Count, Drop, MemoryEvent, Pool, Publish, Release, Share, Take, Use
 
-PASSES = ("schedule", "states")
+PASSES = ("schedule", "states", "preprocess_mamba", "postprocess_mamba")
 """Operations that are emitted after the loads of their step."""
 
 

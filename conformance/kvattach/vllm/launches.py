@@ -1,10 +1,12 @@
 """Launches and transfers of vLLM: what is queued when `schedule()` returns, and what `update_from_output` ends."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from kvattach.hooks import Hooks
 from kvattach.vllm.residency import POOL, Group, Run
+from kvattach.vllm.states import Move, States
 from kvspec.memory.events import Begin, Deliver, End, Unmap, Use
 
 STREAM = "gpu"
@@ -82,6 +84,9 @@ class Launches:
         self._loads: dict[str, Load] = {}
         """Loads on their way, by request."""
         self._sends: dict[str, str] = {}
+        self._states = States()
+        self._unmoved: tuple[Launch, list[Use | None], list[Use | None]] | None = None
+        """A pass that is queued when it is known which drafts are accepted."""
         self._flat = False
         """Whether a token's slot in a table is its position, and no group is of states."""
 
@@ -102,6 +107,7 @@ class Launches:
         self._loads.clear()
         self._sends.clear()
         self._starting = []
+        self._states.clear()
         connector, hooks = scheduler.connector, self._attached.hooks
         self._pages_known = connector is not None
         self._flat = all(not group.state and group.size == group.page_size for group in self._attached.groups)
@@ -130,6 +136,7 @@ class Launches:
         writes: list[Use | None] = []
         states: list[tuple[Use | None, Use]] = []
         drafted, lookahead = output.scheduled_spec_decode_tokens, scheduler.num_lookahead_tokens
+        moves = hasattr(scheduler, "kvspec_moved")
         for name, tokens in output.num_scheduled_tokens.items():
             run = attached.runs[name]
             start, stop = computed[name], computed[name] + tokens
@@ -159,15 +166,30 @@ class Launches:
                 writes += self._of_no_token(scheduler, run, max(start, known), stop)
                 stop = known
             for group in attached.groups:
-                if group.state:
-                    states.append(run.states(group, start, end, known))
-                else:
+                if not group.state:
                     reads.append(run.reads(group, start, certain))
                     writes += self._writes(scheduler, run, group, start, stop, drafts)
+                elif not moves:
+                    states.append(run.states(group, start, end, known))
             run.drafts += drafts
-        self._queue(launch, reads, writes, states)
+        self._queue_or_wait(scheduler, launch, reads, writes, states)
         self._flying[id(output)] = launch
         attached.count()
+
+    def _queue_or_wait(
+        self,
+        scheduler: Any,
+        launch: Launch,
+        reads: list[Use | None],
+        writes: list[Use | None],
+        states: list[tuple[Use | None, Use]],
+    ) -> None:
+        """Queue the pass, at once unless a driver will say which drafts are accepted."""
+        if hasattr(scheduler, "kvspec_moved"):
+            scheduler.kvspec_moved = self._moved
+            self._unmoved = launch, reads, writes
+        else:
+            self._queue(launch, reads, writes, states)
 
     def _queue(
         self, launch: Launch, reads: list[Use | None], writes: list[Use | None], states: list[tuple[Use | None, Use]]
@@ -179,6 +201,21 @@ class Launches:
         if launch.runs:
             uses = [use for use in reads if use], [use for use in writes if use]
             self._attached.emit(Begin(launch.id, STREAM, *uses, at="schedule"))
+
+    def _moved(self, moves: Mapping[str, Move]) -> None:
+        """A driver knows which drafts of the scheduled pass are accepted: with that its states are known."""
+        assert self._unmoved is not None
+        launch, reads, writes = self._unmoved
+        self._unmoved = None
+        made, id = self._states.move(launch.id, self._attached.groups, self._attached.runs, moves), launch.id
+        if made.before:
+            self._attached.emit(Begin(f"{id} states before", STREAM, copies=made.before, at="preprocess_mamba"))
+        if made.writes:
+            uses = made.reads, made.writes
+            self._attached.emit(Begin(f"{id} states", STREAM, *uses, reads_own_writes=False, at="states"))
+        if made.after:
+            self._attached.emit(Begin(f"{id} states after", STREAM, copies=made.after, at="postprocess_mamba"))
+        self._queue(launch, reads, writes, [])
 
     def _start_loads(self, launch: Launch) -> None:
         """Loads that were asked for are queued; those that are not asynchronous belong to the launch."""

@@ -63,6 +63,10 @@ class Drive:
         self.scheduler = make_scheduler(self.work)
         self._tokens = Tokens(self.work.seed, self.report, ends=0.03, longest=self.work.longest)
         self._runner = Runner(self.work, self._tokens, self._dice)
+        self._moves = bool(self.work.drafts) and any(kind == "state" for kind, _, _ in self.work.groups)
+        if self._moves:
+            # The hooks wait for the drafts that are accepted.
+            self.scheduler.kvspec_moved = None
         self._worker: Any = None
         if self.work.offload:
             self._worker = offloading_of(self.work).Worker(self.work, *configured(self.work))
@@ -124,8 +128,11 @@ class Drive:
             self.happened["launches"] += bool(output.total_num_scheduled_tokens)
             requests = self.scheduler.requests
             sampling = {name for name in output.num_scheduled_tokens if not requests[name].is_prefill_chunk}
+            step = self._runner.execute(output, sampling)
+            if self._moves and self.scheduler.kvspec_moved is not None:
+                self.scheduler.kvspec_moved(step.moves)
             worked = self._engine(self._worker.execute, output) if self._worker is not None else (None, None)
-            self._in_flight.append(Launch(output, self._runner.execute(output, sampling), *worked))
+            self._in_flight.append(Launch(output, step, *worked))
         full = len(self._in_flight) == self.work.launches
         if self._in_flight and (full or not self.scheduler.has_requests() or self._dice.random() < 0.3):
             self._complete(self._in_flight.popleft())

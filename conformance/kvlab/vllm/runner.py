@@ -5,6 +5,7 @@ from collections.abc import Set
 from dataclasses import dataclass
 from typing import Any
 
+from kvattach.vllm.states import Move
 from kvlab.tokens import Tokens
 from kvlab.vllm.workload import Workload
 
@@ -28,6 +29,8 @@ class Step:
 
     sampled: dict[str, list[int]]
     rejected: list[tuple[_Kept, int]]
+    moves: dict[str, Move]
+    """The part of each request, as its recurrent states see it."""
 
     def complete(self) -> None:
         """The scheduler gets its result."""
@@ -48,7 +51,7 @@ class Runner:
     def execute(self, output: Any, sampling: Set[str]) -> Step:
         """Launch one output of the scheduler; those that are `sampling` get a token."""
         starts = self._received(output)
-        step = Step({}, [])
+        step = Step({}, [], {})
         for name, count in output.num_scheduled_tokens.items():
             kept, drafts = self._kept[name], output.scheduled_spec_decode_tokens.get(name, ())
             start, expected = starts[name], kept.computed + kept.rejected
@@ -59,11 +62,13 @@ class Runner:
             taken = kept.tokens[start:stop]
             self._tokens.consume(name, start, taken + [-1] * (stop - start - len(taken)), AT)
             kept.computed = stop
+            step.moves[name] = Move(start, count, len(drafts), 1)
             if name in sampling:
                 sampled = self._sampled(name, stop, drafts)
                 step.sampled[name] = sampled
                 kept.tokens[stop : stop + len(sampled)] = sampled
                 kept.computed += len(sampled) - 1
+                step.moves[name] = Move(start, count, len(drafts), len(sampled))
                 rejected = len(drafts) + 1 - len(sampled)
                 kept.rejected += rejected
                 step.rejected.append((kept, rejected))

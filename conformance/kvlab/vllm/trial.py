@@ -15,6 +15,7 @@ from kvlab.vllm.faults_chunks import chunk_defects
 from kvlab.vllm.faults_events import event_defects
 from kvlab.vllm.faults_nixl import pull_defects, push_defects
 from kvlab.vllm.faults_offload import offloading_defects
+from kvlab.vllm.faults_states import drafted_state_defects
 from kvlab.vllm.faults_tokens import token_defects
 from kvlab.vllm.issues import RUNS, drawn, fix_others
 from kvlab.vllm.kv_events import FIXES
@@ -81,6 +82,7 @@ def trial(folder: Path | None) -> Trial:
         *defects(),
         *token_defects(),
         *event_defects(),
+        *drafted_state_defects(),
         *([] if without else offloading_defects()),
         *([] if without_chunks else chunk_defects()),
         *([] if without_servers else [*pull_defects(), *push_defects()]),

@@ -124,7 +124,7 @@ def random_workload(seed: int, known: bool = True) -> Workload:
     reset = dice.choice((0.0, 0.04)) if not connector else 0.0
     sessions = dice.choice((0.0, 0.0, 0.4)) if not reset and (known or not states) else 0.0
     room = 1 if known or not sessions else 4  # sessions that hold and wait stand still for good
-    return Workload(
+    work = Workload(
         seed=seed,
         requests=dice.randrange(20, 60),
         blocks=dice.randrange(18, 48) * len(groups) * (4 if groups[0][1] == 1 else 1) * room,
@@ -148,6 +148,14 @@ def random_workload(seed: int, known: bool = True) -> Workload:
         adapters=random.Random(f"{seed} adapters").choice((0.0, 0.0, 0.6)),
         salts=random.Random(f"{seed} salts").choice((0.0, 0.0, 0.5)),
     )
+    return with_drafts(work) if states else work
+
+
+def with_drafts(work: Workload) -> Workload:
+    """A workload with drafts, half of the time; the drafter has KV of its own or has none."""
+    dice = random.Random(f"{work.seed} drafts")
+    drafts = dice.choice((0, 0, 1, 3))
+    return replace(work, drafts=drafts, eagle=bool(drafts) and dice.random() < 0.5)
 
 
 def offloading_workload(seed: int, known: bool = True) -> Workload:
@@ -166,9 +174,7 @@ def offloading_workload(seed: int, known: bool = True) -> Workload:
         host = max(host, blocks)
     base, states = random_workload(seed, known), groups[-1][0] == "state"
     return replace(
-        base,
-        drafts=0 if states else base.drafts,
-        eagle=base.eagle and not states,
+        with_drafts(base) if states else base,
         requests=dice.randrange(40, 90),
         groups=groups,
         blocks=blocks,
@@ -215,14 +221,12 @@ def servers_workload(seed: int, known: bool = True) -> Workload:
     groups, connector = dice.choice([one for one in GROUPS if one[-1][0] != "state"]), dice.choice(("pull", "push"))
     waits = connector == "push" and not known  # decode waits for ever for what is not pushed
     return replace(
-        base,
+        with_drafts(base),
         groups=groups,
         blocks=dice.randrange(18, 48) * len(groups) * (4 if groups[0][1] == 1 else 1),
         connector=connector,
         whole=known,
         launches=min(base.launches, 2),
-        drafts=0,
-        eagle=False,
         failing=0.0 if waits else dice.choice((0.0, 0.1, 0.3) if known else (0.0, 0.1)),
         late=0.0 if waits else dice.choice((0.0, 0.1)),
         lost=0.0 if waits else dice.choice((0.0, 0.1, 0.3)),
