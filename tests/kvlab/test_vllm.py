@@ -133,6 +133,10 @@ class Told:
         self.hooks, self.groups, self.runs = Hooks(CheckedTrace()), [group], {"r0": run}
         self.told: list[Any] = []
 
+    def owns(self, scheduler: Any) -> bool:
+        """There is one scheduler."""
+        return True
+
     def emit(self, *events: Any) -> None:
         self.told += events
 
@@ -338,3 +342,24 @@ def test_vllm_finds_the_plugin_by_its_entry_point() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     module, _, function = project["entry-points"]["vllm.general_plugins"]["kvspec"].partition(":")
     assert callable(getattr(importlib.import_module(module), function))
+
+
+def test_a_pass_of_chunked_attention_reads_its_own_chunk() -> None:
+    group = Group(0, 4, 0, False, 4, chunk=16)
+    assert [group.first_read(token) for token in (0, 15, 16, 37)] == [0, 0, 16, 32]
+    assert group.bounded
+
+
+def test_behind_a_hit_the_group_that_is_not_cached_is_computed_again_and_the_others_are_left_alone() -> None:
+    cached, rebuilt = Group(0, 4, 0, False, 4), Group(1, 4, 8, False, 4, rebuilt=True)
+    run = run_of(*range(20), group=cached)
+    run.request.replay_start = 4
+    launches = Launches(Told(run, cached))
+    launches._rebuilt = 8
+    assert [launches._kept(run, cached, start, 20) for start in (4, 8, 12, 16)] == [12, 12, 12, 16]
+    assert launches._kept(run, cached, 4, 8) == 8
+    assert launches._kept(run, rebuilt, 4, 20) == 4
+    run.rows = [5, 5]
+    run.tables = ["r/0", "r/1"]
+    read = run.reads(rebuilt, 8, 8)
+    assert read is not None and (read.start, read.stop) == (4, 8)

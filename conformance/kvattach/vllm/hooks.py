@@ -14,11 +14,12 @@ from typing import Any
 
 from kvattach.hooks import Hooks, Trace
 from kvattach.streams import Streams
+from kvattach.vllm.blocks import Books, books_of, counted
 from kvattach.vllm.chunks import Chunks
 from kvattach.vllm.launches import Launches
 from kvattach.vllm.nixl import Nixl
 from kvattach.vllm.offload import OFFLOAD, Offload, Side
-from kvattach.vllm.residency import HOST, POOL, Group, Run, group_of, named
+from kvattach.vllm.residency import HOST, POOL, Group, Run, group_for, group_of, named
 from kvattach.vllm.routers import GPU, Routers
 from kvspec.memory.events import (
     Count,
@@ -41,21 +42,6 @@ DEFERRED = "deferred frees"
 COPIES = "copies"
 
 
-class Books:
-    """One block pool, as its blocks show it."""
-
-    def __init__(self, attached: "Attached") -> None:
-        """It emits no event before it belongs to a scheduler."""
-        self.attached = attached
-        self.name = POOL
-        self.pool: Any = None
-        self.observed = False
-        self.taking = False
-        self.touched: dict[int, int] = {}
-        """References of the pages whose count changed since the last `count`."""
-        self.inserted: list[tuple[Any, int]] = []
-
-
 class Attached:
     """Emits the events of one scheduler of this process, from its creation on."""
 
@@ -75,22 +61,23 @@ class Attached:
         self.runs: dict[str, Run] = {}
         self._books: Books | None = None
         self._host: Books | None = None
-        self._making: Books | None = None
         self._who = ENGINE
         self._runs_made = 0
+        self._scheduler: Any = None
+        self._manager: Any = None
         self._managers: Any = ()
         self._copying: dict[int, int] = {}
         """KV cache group -> how many of its copies are known."""
         self._launches = Launches(self)
         self._nixl = Nixl(self)
         self._routers = Routers(self)
-        hooks.set(block_pool, "KVCacheBlock", counted(block_pool.KVCacheBlock, self))
+        hooks.set(block_pool.KVCacheBlock, "ref_cnt", counted(block_pool.KVCacheBlock, self))
         self._hook_pool(block_pool.BlockPool, block_pool.BlockHashToBlockMap)
         scheduler, managers = scheduling.Scheduler, manager.KVCacheManager
         hooks.hook(scheduler, "__init__", after=self._made)
-        self.within(managers, "allocate_slots", lambda _, request, *__, **___: self._run(request).name, self._copied)
+        self.within(managers, "allocate_slots", self._allocates, self._copied)
         self.within(managers, "free", lambda _, request: self._name(request.request_id))
-        hooks.hook(managers, "free", after=lambda _, __, ___, request: self._leaves(request.request_id))
+        hooks.hook(managers, "free", after=self._freed)
         self.within(managers, "remove_skipped_blocks", lambda _, request_id, *__, **___: self._name(request_id))
         self._count_tokens(Request)
         hooks.hook(scheduler, "_update_request_as_session", before=self._turn_ends, after=self._turn_begins)
@@ -117,7 +104,7 @@ class Attached:
     def _hook_pool(self, pool: Any, names: Any) -> None:
         """Hear of the pages that a block pool hands out, and of the names under which it finds them."""
         hooks = self.hooks
-        hooks.hook(pool, "__init__", before=self._pool_starts, after=self._pool_made)
+        hooks.hook(pool, "__init__", after=self._pool_made)
         hooks.hook(pool, "get_new_blocks", before=self._takes, after=self._taken)
         hooks.hook(pool, "cache_full_blocks", after=self._cached)
         if hasattr(pool, "cache_partial_block"):
@@ -160,6 +147,17 @@ class Attached:
 
         self.hooks.set(owner, name, within)
 
+    def owns(self, scheduler: Any) -> bool:
+        """Whether a scheduler is the last that was made, with the memory it had then."""
+        return scheduler is self._scheduler and scheduler.kv_cache_manager is self._manager
+
+    def _allocates(self, manager: Any, request: Any, *_: Any, **__: Any) -> str:
+        return self._run(request).name if manager is self._manager else ENGINE
+
+    def _freed(self, _: None, __: None, manager: Any, request: Any) -> None:
+        if manager is self._manager:
+            self._leaves(request.request_id)
+
     def _run(self, request: Any) -> Run:
         run = self.runs.get(request.request_id)
         if run is None:
@@ -183,23 +181,23 @@ class Attached:
 
     # The pool
 
-    def _pool_starts(self, *_: Any, **__: Any) -> None:
-        self._making = Books(self)
-
     def _pool_made(self, _: None, __: None, pool: Any, *args: Any, **kwargs: Any) -> None:
-        pool._kvspec = pool.cached_block_hash_to_block._kvspec = self._making
-        self._making = None
+        pool._kvspec = pool.cached_block_hash_to_block._kvspec = Books()
 
-    @property
-    def making(self) -> Books | None:
-        """The books of the pool whose blocks are being made."""
-        return self._making
+    def observed(self, block: Any) -> Books | None:
+        """The books of the pool that a block belongs to; `None` if its events are not emitted."""
+        for books in (self._books, self._host):
+            if books is not None and books.observed:
+                blocks, page = books.pool.blocks, block.block_id
+                if page < len(blocks) and blocks[page] is block:
+                    return books
+        return None
 
     def _takes(self, pool: Any, _: int) -> None:
-        pool._kvspec.taking = True
+        books_of(pool).taking = True
 
     def _taken(self, _: None, __: Any, pool: Any, ___: int) -> None:
-        pool._kvspec.taking = False
+        books_of(pool).taking = False
 
     def counted(self, books: Books, block: Any, before: int, references: int) -> None:
         """A block's count changed: references were added or removed for the holder at work."""
@@ -229,36 +227,42 @@ class Attached:
     # Names
 
     def _inserted(self, _: None, __: None, names: Any, key: Any, block: Any) -> None:
-        books = names._kvspec
+        books = books_of(names)
         if self._offload is not None and books is self._host:
             self.emit(self._offload.stored(named(key), key, block.block_id))
         elif books.observed:
             books.inserted.append((key, block.block_id))
 
     def _popped(self, _: None, block: Any, names: Any, key: Any, __: int) -> None:
-        if block is not None and names._kvspec.observed:
-            self.emit(Drop(names._kvspec.name, [block.block_id], [named(key)]))
+        books = books_of(names)
+        if block is not None and books.observed:
+            self.emit(Drop(books.name, [block.block_id], [named(key)]))
 
     def _cached(self, _: None, __: None, pool: Any, **more: Any) -> None:
         """Full blocks were published: what their names promise is what the request's tokens say."""
+        if books_of(pool) is not self._books:
+            return
         run = self.runs.get(more["request"].request_id)
         group = self.groups[more["kv_cache_group_id"]]
         first = more["num_cached_blocks"]
         place = {block.block_id: index for index, block in enumerate(more["blocks"][first:], first)}
-        self._publish(pool._kvspec, lambda page: None if run is None else run.label(group, place[page]), 0)
+        self._publish(self._books, lambda page: None if run is None else run.label(group, place[page]), 0)
 
     def _cached_in_part(self, _: None, __: Any, pool: Any, **more: Any) -> None:
         """A block was published that a prompt ends in: its first tokens can be found."""
+        if books_of(pool) is not self._books:
+            return
         tokens, request = more["num_tokens"], more["request"]
         group = self.groups[more["kv_cache_group_id"]]
         run = self.runs.get(request.request_id)
         slots = tokens % group.size
         if run is not None:
             self.emit(*run.begun(group, tokens))
-        self._publish(pool._kvspec, lambda _: None if run is None else run.part(group, tokens), slots)
+        self._publish(self._books, lambda _: None if run is None else run.part(group, tokens), slots)
 
     def _names_moved(self, _: None, __: None, pool: Any, source: Any, target: Any) -> None:
-        self._publish(pool._kvspec, lambda _: None, 0)
+        if books_of(pool) is self._books:
+            self._publish(self._books, lambda _: None, 0)
 
     def _publish(self, books: Books, label: Callable[[int], str | None], slots: int) -> None:
         """Emit the insertions into the map of hashes since the last time."""
@@ -282,9 +286,9 @@ class Attached:
         return [page for page, _ in pairs], [key for _, key in pairs]
 
     def _reset(self, seen: tuple[list[Any], list[str]], done: bool, pool: Any) -> None:
-        pool.cached_block_hash_to_block._kvspec = pool._kvspec
-        if done and seen[0] and pool._kvspec.observed:
-            self.emit(Drop(pool._kvspec.name, *seen))
+        books = pool.cached_block_hash_to_block._kvspec = books_of(pool)
+        if done and seen[0] and books.observed:
+            self.emit(Drop(books.name, *seen))
 
     # The scheduler
 
@@ -293,15 +297,16 @@ class Attached:
         for books in (self._books, self._host):
             if books is not None:
                 books.observed = False
-        coordinator = scheduler.kv_cache_manager.coordinator
+        self._scheduler, self._manager = scheduler, scheduler.kv_cache_manager
+        coordinator = self._manager.coordinator
         managers = coordinator.single_type_managers
         # Only where blocks are hit in part are there copies.
         self._managers = managers if getattr(coordinator, "enable_partial_hash_hits", False) else ()
-        self._pool = scheduler.kv_cache_manager.block_pool
-        self._books = self._pool._kvspec
+        self._pool = self._manager.block_pool
+        self._books = books_of(self._pool)
         self._books.pool = self._pool
         size = max(manager.block_size for manager in managers)
-        self.groups[:] = [_group(number, manager, size) for number, manager in enumerate(managers)]
+        self.groups[:] = [group_for(number, manager, size) for number, manager in enumerate(managers)]
         self.runs.clear()
         pools = {POOL: Pool(page_size=size, num_pages=self._pool.num_gpu_blocks, first_page=0, padding=[0])}
         self._side = self._host = None
@@ -314,7 +319,7 @@ class Attached:
                 pools |= side.more_pools()
         if self._side is not None and self._side is self._offload:
             host = scheduler.connector.scheduler_manager.cpu_block_pool
-            self._host = host._kvspec
+            self._host = books_of(host)
             self._host.name, self._host.pool, self._host.observed = HOST, host, True
         host = self._nixl.start(scheduler)
         self.hooks.trace.header("vllm", pools, host)
@@ -335,7 +340,7 @@ class Attached:
         def appended(request: Any, *args: Any, **kwargs: Any) -> Any:
             answer = append(request, *args, **kwargs)
             run = runs.get(request.request_id)
-            if run is not None and len(request._all_token_ids) >= run.due:
+            if run is not None and len(request._all_token_ids) >= run.due and run.request is request:
                 guarded(self._grown, run)
             return answer
 
@@ -347,9 +352,9 @@ class Attached:
     def _turn_ends(self, _: Any, session: Any, *__: Any) -> list[int]:
         return list(session._all_token_ids)
 
-    def _turn_begins(self, before: list[int], _: None, __: Any, session: Any, *___: Any) -> None:
+    def _turn_begins(self, before: list[int], _: None, scheduler: Any, session: Any, *__: Any) -> None:
         """A session goes on: another holder gets what is there, and the last token may be another one."""
-        old = self.runs.pop(session.request_id, None)
+        old = self.runs.pop(session.request_id, None) if self.owns(scheduler) else None
         if old is None:
             return
         now = session._all_token_ids
@@ -371,8 +376,10 @@ class Attached:
         gone = [Unmap(old.table(group)) for group in self.groups if old.rows[group.number]]
         self.emit(*gone, Transfer(old.name, new.name), EndHolder(old.name), *learnt)
 
-    def _deferred(self, _: None, blocks: Any, __: Any, request: Any) -> None:
+    def _deferred(self, _: None, blocks: Any, manager: Any, request: Any) -> None:
         """A run ends, but its pages are given back only when what is in flight is done."""
+        if manager is not self._manager:
+            return
         pages = [block.block_id for block in blocks if not block.is_null]
         if pages:
             self.emit(Transfer(self._name(request.request_id), DEFERRED, POOL, pages))
@@ -398,7 +405,7 @@ class Attached:
 
     def _copies_deferred(self, _: None, __: None, scheduler: Any, blocks: Any, *___: Any) -> None:
         with suppress(IndexError):
-            if scheduler.deferred_frees[-1][1] == blocks[::-1]:
+            if self.owns(scheduler) and scheduler.deferred_frees[-1][1] == blocks[::-1]:
                 self.emit(Transfer(COPIES, DEFERRED, POOL, [block.block_id for block in blocks]))
 
     def idle(self, scheduler: Any) -> None:
@@ -408,37 +415,3 @@ class Attached:
             if self._side is not None:
                 keepers += [*self._side.more_pools(), *([OFFLOAD] if self._side.under_way else [])]
             self.emit(Idle(keepers))
-
-
-def _group(number: int, manager: Any, page_size: int) -> Group:
-    spec = manager.kv_cache_spec
-    window = getattr(spec, "sliding_window", None) or 0
-    return Group(number, manager.block_size, window, hasattr(spec, "mamba_cache_mode"), page_size)
-
-
-def counted(block: Any, attached: Attached) -> Any:
-    """The class of blocks, with a reference count that emits its changes."""
-    slot = block.ref_cnt
-
-    class CountedBlock(block):  # type: ignore[misc]
-        """A block whose reference count emits its changes."""
-
-        __slots__ = ("books",)
-
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            self.books = attached.making
-            super().__init__(*args, **kwargs)
-
-        @property
-        def ref_cnt(self) -> int:
-            """The references to this block."""
-            return int(slot.__get__(self))
-
-        @ref_cnt.setter
-        def ref_cnt(self, references: int) -> None:
-            books = self.books
-            if books is not None and books.observed:
-                attached.hooks.guarded(attached.counted, books, self, slot.__get__(self), references)
-            slot.__set__(self, references)
-
-    return CountedBlock

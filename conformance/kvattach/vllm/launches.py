@@ -23,6 +23,10 @@ class Attached(Protocol):
         """Emit events, once there is a scheduler."""
         ...
 
+    def owns(self, scheduler: Any) -> bool:
+        """Whether the events are about a scheduler's memory."""
+        ...
+
     def count(self) -> None:
         """Emit the engine's own figures."""
         ...
@@ -88,7 +92,10 @@ class Launches:
         self._unmoved: tuple[Launch, list[Use | None], list[Use | None]] | None = None
         """A pass that is queued when it is known which drafts are accepted."""
         self._flat = False
-        """Whether a token's slot in a table is its position, and no group is of states."""
+        """Whether a token's slot in a table is its position, and no group is of states or built again behind a hit."""
+        self._rebuilt = 0
+        """Tokens of a hit that are computed again, for the groups that are not cached."""
+        self._connector: Any = None
 
     def hook(self, scheduler: Any) -> None:
         """Hook what schedules, and what gets results."""
@@ -110,7 +117,10 @@ class Launches:
         self._states.clear()
         connector, hooks = scheduler.connector, self._attached.hooks
         self._pages_known = connector is not None
-        self._flat = all(not group.state and group.size == group.page_size for group in self._attached.groups)
+        self._connector = connector
+        self._rebuilt = getattr(scheduler, "prefix_replay_tokens", 0)
+        groups = self._attached.groups
+        self._flat = not self._rebuilt and all(not one.state and one.size == one.page_size for one in groups)
         if connector is not None and not observed:
             hooks.hook(connector, "get_num_new_matched_tokens", after=self._matched)
             hooks.hook(connector, "update_state_after_alloc", before=self._loads_next)
@@ -120,13 +130,15 @@ class Launches:
 
     # Launches
 
-    def _schedules(self, *_: Any, **__: Any) -> None:
-        self.planning = True
+    def _schedules(self, scheduler: Any, *_: Any, **__: Any) -> None:
+        self.planning = self._attached.owns(scheduler)
 
     def _scheduled(self, _: None, output: Any, scheduler: Any, *__: Any, **___: Any) -> None:
         """Queue the scheduled step: rows go to the workers, then loads and zeros, then the pass."""
         self.planning = False
         attached = self._attached
+        if not attached.owns(scheduler):
+            return
         self._numbers += 1
         launch = Launch(f"step {self._numbers}", {})
         computed = self._rows(output)
@@ -150,7 +162,7 @@ class Launches:
                     writes += self._of_no_token(scheduler, run, max(start, known), stop)
                     stop = known
                 for group, table, pages in zip(attached.groups, run.tables, run.rows, strict=True):
-                    first = group.first_read(start) if group.window else 0
+                    first = group.first_read(start) if group.bounded else 0
                     end = min(stop, pages * group.size)
                     if first < start:
                         reads.append(Use(table, start=first, stop=start))
@@ -167,8 +179,9 @@ class Launches:
                 stop = known
             for group in attached.groups:
                 if not group.state:
-                    reads.append(run.reads(group, start, certain))
-                    writes += self._writes(scheduler, run, group, start, stop, drafts)
+                    kept = self._kept(run, group, start, stop)
+                    reads.append(run.reads(group, start, certain if kept == start else kept))
+                    writes += self._writes(scheduler, run, group, kept, stop, drafts)
                 elif not moves:
                     states.append(run.states(group, start, end, known))
             run.drafts += drafts
@@ -237,6 +250,13 @@ class Launches:
             return [run.writes(group, max(0, start - run.drafts), stop, at_most=True), beyond]
         return [run.writes(group, start, stop - drafts), run.writes(group, stop - drafts, stop, at_most=True), beyond]
 
+    def _kept(self, run: Run, group: Group, start: int, stop: int) -> int:
+        """The first token that a pass over tokens `start` to `stop` writes in a group: it leaves cached ones alone."""
+        if not self._rebuilt or group.rebuilt or not run.request.replay_start:
+            return start
+        hit: int = run.request.replay_start + self._rebuilt
+        return max(start, min(stop, hit))
+
     def _of_no_token(self, scheduler: Any, run: Run, start: int, stop: int) -> list[Use | None]:
         """The writes of a pass at positions that have no token, and for which no launch in flight samples one."""
         uses: list[Use | None] = []
@@ -293,9 +313,11 @@ class Launches:
         uses = Use(pool=POOL, pages=[source], stop=slots), Use(pool=POOL, pages=[target], stop=slots)
         self._attached.emit(Begin(f"step {self._numbers + 1} copy {target}", STREAM, copies=[uses], at="copy"))
 
-    def _completed(self, _: Any, output: Any, result: Any) -> None:
+    def _completed(self, scheduler: Any, output: Any, result: Any) -> None:
         """The host has seen a pass complete, and with it the loads that were part of it."""
         attached = self._attached
+        if not attached.owns(scheduler):
+            return
         launch = self._flying.pop(id(output), None)
         transfers = result.kv_connector_output
         lost = set(transfers.invalid_block_ids or ()) if transfers else set()
@@ -318,6 +340,8 @@ class Launches:
     def _updated(self, _: None, outputs: Any, scheduler: Any, *__: Any) -> None:
         """Tokens go to the clients."""
         attached = self._attached
+        if not attached.owns(scheduler):
+            return
         if self._pages_known:
             for answer in outputs.values():
                 for one in answer.outputs:
@@ -334,13 +358,17 @@ class Launches:
     def _loads_next(self, request: Any, blocks: Any, num_external_tokens: int, *_: Any) -> None:
         """Pages are there for tokens that the connector brings: they are on their way from the next output on."""
         asked = self._asked.pop(request.request_id, None)
-        if asked is None or not num_external_tokens:
+        run = self._attached.runs.get(request.request_id)
+        if asked is None or run is None or not num_external_tokens:
             return
-        run = self._attached.runs[request.request_id]
         start, asynchronous = asked
         stop = start + num_external_tokens
         uses = []
+        loaded = getattr(self._connector, "get_loaded_kv_cache_group_ids", None)
+        numbers = range(len(self._attached.groups)) if loaded is None else loaded(request)
         for group, pages in zip(self._attached.groups, blocks.get_block_ids(), strict=True):
+            if group.number not in numbers:
+                continue
             first, last = start // group.size, -(-stop // group.size)
             while first < last and not pages[first]:
                 first += 1
@@ -363,8 +391,10 @@ class Launches:
         self._sends[request.request_id] = f"send {run.name}"
         self._attached.emit(Begin(f"send {run.name}", None, [use for use in uses if use], at="request_finished"))
 
-    def _transferred(self, _: Any, output: Any) -> None:
+    def _transferred(self, scheduler: Any, output: Any) -> None:
         """Transfers that the workers say are done."""
+        if not self._attached.owns(scheduler):
+            return
         for name in output.finished_recving or ():
             load = self._loads.pop(name, None)
             if load is not None:

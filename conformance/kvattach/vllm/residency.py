@@ -26,6 +26,10 @@ class Group:
     """A page is one recurrent state."""
     page_size: int
     """Slots of a page in the pool that all groups share. A group with fewer tokens a page leaves the rest alone."""
+    chunk: int = 0
+    """A pass attends to tokens of its own chunk alone, of so many tokens (0: to all)."""
+    rebuilt: bool = False
+    """It is not cached: behind a hit its last window is computed again."""
 
     def slot(self, token: int) -> int:
         """Where in a table the slot of a token is; past a page's last token is the next page's first slot."""
@@ -33,7 +37,23 @@ class Group:
 
     def first_read(self, token: int) -> int:
         """The first token that the computation of `token` attends to."""
+        if self.chunk:
+            return token // self.chunk * self.chunk
         return max(0, token - self.window + 1) if self.window else 0
+
+    @property
+    def bounded(self) -> bool:
+        """Whether a pass attends to the last tokens only."""
+        return bool(self.window or self.chunk)
+
+
+def group_for(number: int, manager: Any, page_size: int) -> Group:
+    """The group whose blocks a manager of vLLM has."""
+    spec = manager.kv_cache_spec
+    window = getattr(spec, "sliding_window", None) or 0
+    chunk = getattr(spec, "attention_chunk_size", None) or 0
+    rebuilt = bool(getattr(spec, "prefix_replay_tokens", 0))
+    return Group(number, manager.block_size, window, hasattr(spec, "mamba_cache_mode"), page_size, chunk, rebuilt)
 
 
 @dataclass
@@ -181,6 +201,8 @@ class Run:
     def reads(self, group: Group, start: int, stop: int) -> Use | None:
         """The reads before token `stop` of a pass that begins at token `start`."""
         first = group.first_read(start)
+        if group.rebuilt:
+            first = max(first, self.request.replay_start)
         return Use(self.table(group), start=group.slot(first), stop=group.slot(stop)) if first < stop else None
 
     def sent(self, group: Group, row: list[int], stop: int) -> Use | None:
