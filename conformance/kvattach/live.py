@@ -22,10 +22,9 @@ ENGINES = {
     "sglang.srt.managers.scheduler": "kvattach.sglang.live",
     "sgl_jax.srt.managers.scheduler": "kvattach.sglang_jax.live",
     "transformers.generation.continuous_batching.continuous_api": "kvattach.transformers.live",
+    "vllm.v1.core.sched.scheduler": "kvattach.vllm.plugin",
 }
-"""The module of an engine after which hooks go in, and who puts them in: a module with `attach(trace)`.
-
-vLLM is not among them: it loads plugins itself."""
+"""The module of an engine after which hooks go in, and who puts them in: a module with `attach(trace)`."""
 
 CANARIES = {
     "vllm.v1.worker.gpu.model_runner": "kvattach.canary.vllm",
@@ -80,7 +79,7 @@ def wait_for_engines() -> None:
         return
     if trace is None:
         return
-    complain_at_end([*ENGINES, "vllm"])
+    complain_at_end(ENGINES)
     switched: Trace = trace
     for name in ENGINES:
         if name in sys.modules:

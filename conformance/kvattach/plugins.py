@@ -5,10 +5,7 @@ import os
 
 def vllm() -> None:
     """Hook vLLM in this process if `KVSPEC` or `KVSPEC_CANARY` is set; the entry point `vllm.general_plugins`."""
-    if os.environ.get("KVSPEC") or os.environ.get("KVSPEC_CANARY"):
-        from kvattach.vllm.plugin import register
-
-        register()
+    process()
 
 
 def process() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kvattach.hooks import RuleBroken
-from kvattach.switch import Followed, Strict, SwitchError, switched_on
+from kvattach.switch import STARTUP, Followed, Strict, SwitchError, switched_on
 from kvspec.memory import Pool
 from kvspec.memory.events import Release, Take
 from kvtrace.writer import TraceWriter
@@ -181,6 +181,16 @@ def test_an_engine_is_started_with_the_switch_and_the_hooks_wait_for_it(tmp_path
     assert done.stdout.split() == [f"record:{tmp_path / 't.jsonl'}", "After"]
     assert done.returncode == 2
     assert "nothing was hooked: no process imported nanovllm.engine.scheduler, sglang.srt.managers" in done.stderr
+
+
+def test_a_start_that_is_reached_by_a_link_runs_once(tmp_path: Path) -> None:
+    link = tmp_path / "startup"
+    link.symlink_to(STARTUP, target_is_directory=True)
+    path = os.pathsep.join([str(link), *filter(None, [os.environ.get("PYTHONPATH")])])
+    said = subprocess.run(
+        [sys.executable, "-c", ""], env={**os.environ, "PYTHONPATH": path}, capture_output=True, check=True
+    )
+    assert said.stderr == b""
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
-_here = str(Path(__file__).parent)
+_here = str(Path(__file__).parent.resolve())
 
 try:
     from kvattach import plugins
