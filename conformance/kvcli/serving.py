@@ -9,13 +9,18 @@ import typer
 
 
 def serve(
-    release: Annotated[str, typer.Argument(metavar="ENGINE==VERSION", help="sglang, vllm or transformers.")],
+    release: Annotated[
+        str, typer.Argument(metavar="ENGINE==VERSION", help="sglang, vllm or transformers; sglang-jax alone.")
+    ],
     minutes: Annotated[float, typer.Option(min=0.05, help="Minutes of traffic.")] = 1.0,
     clients: Annotated[int, typer.Option(min=1, max=256, help="Clients that ask at the same time.")] = 12,
     seed: Annotated[int, typer.Option(min=0, help="Draws the server's configuration and the requests.")] = 0,
     python: Annotated[
         Path | None,
         typer.Option(metavar="PYTHON", help="A Python in which the engine is installed, instead of one made here."),
+    ] = None,
+    checkout: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The checkout of an engine that has no releases: sglang-jax.")
     ] = None,
     fault: Annotated[
         str, typer.Option(metavar="NAME", help="Put a defect into the engine first ('kvspec engines inject' has all).")
@@ -33,16 +38,22 @@ def serve(
         kvspec serve sglang==0.5.23 --minutes 2
 
         kvspec serve sglang==0.5.23 --seed 7 --keep /tmp/served
+
+        kvspec serve sglang-jax --checkout DIR
     """
     from kvconform.console import Output
     from kvlab.serving.environment import NoEnvironment
     from kvlab.serving.report import serve_and_report
-    from kvlab.serving.servers import SERVERS
+    from kvlab.serving.servers import CHECKED_OUT, SERVERS
     from kvlab.serving.session import Settings
 
-    match = re.fullmatch(r"(sglang|vllm|transformers)==([0-9][0-9A-Za-z.+!-]*)", release)
+    match = re.fullmatch(r"(sglang-jax)()|(?:(sglang|vllm|transformers)==([0-9][0-9A-Za-z.+!-]*))", release)
     if match is None:
-        raise typer.BadParameter(f"{release!r} is no release: give {', '.join(f'{name}==VERSION' for name in SERVERS)}")
+        named = ", ".join(f"{name}==VERSION" for name in SERVERS if name != CHECKED_OUT)
+        raise typer.BadParameter(f"{release!r} is no release: give {named}, or {CHECKED_OUT} with --checkout")
+    engine, version = match[1] or match[3], match[4] or ""
+    if (checkout is None) == (engine == CHECKED_OUT):
+        raise typer.BadParameter(f"--checkout names the folder of {CHECKED_OUT}, and of no other engine")
     if keep is not None and keep.exists():
         raise typer.BadParameter(f"{keep} is there already: give a new folder")
     with tempfile.TemporaryDirectory(prefix="kvspec-serve-") as scratch:
@@ -50,7 +61,9 @@ def serve(
         folder.mkdir(parents=True, exist_ok=True)
         settings = Settings(seed, minutes * 60, clients, fault)
         try:
-            status = serve_and_report(Output(), match[1], match[2], folder.absolute(), python, settings)
+            status = serve_and_report(
+                Output(), engine, version, folder.absolute(), python, checkout and checkout.absolute(), settings
+            )
         except NoEnvironment as error:
             raise typer.BadParameter(str(error)) from error
     raise typer.Exit(status)

@@ -1,6 +1,6 @@
 """Makes a tiny model whose greedy answers depend on what the KV cache holds, and checks answers without a cache.
 
-    python -m kvlab.model make FOLDER
+    python -m kvlab.model make FOLDER HEAD_DIM
     python -m kvlab.model check FOLDER < answers.jsonl > differences.jsonl
 
 It runs in the environment of a server, which has torch and transformers.
@@ -42,7 +42,7 @@ class Difference(msgspec.Struct):
     """Between the two logits."""
 
 
-def sharp_model() -> Any:
+def sharp_model(head_dim: int = 64) -> Any:
     """A Llama of two layers.
 
     Its attention is made sharp: with the usual initialisation a greedy token hardly depends on what is cached.
@@ -57,7 +57,7 @@ def sharp_model() -> Any:
             num_hidden_layers=2,
             num_attention_heads=4,
             num_key_value_heads=2,
-            head_dim=64,  # the least that vLLM has attention for on a CPU
+            head_dim=head_dim,
             max_position_embeddings=4096,
             bos_token_id=VOCABULARY,
             eos_token_id=VOCABULARY + 1,
@@ -73,10 +73,10 @@ def sharp_model() -> Any:
     return model
 
 
-def make(folder: str) -> None:
+def make(folder: str, head_dim: int) -> None:
     """Write the model and a tokenizer of one word a token into a folder."""
     transformers, tokenizers = importlib.import_module("transformers"), importlib.import_module("tokenizers")
-    sharp_model().save_pretrained(folder)
+    sharp_model(head_dim).save_pretrained(folder)
     specials = ["<s>", "</s>", "<pad>", "<unk>"]
     words = [*(f"t{number}" for number in range(VOCABULARY)), *specials]
     vocabulary = {word: number for number, word in enumerate(words)}
@@ -114,9 +114,9 @@ def _first(answer: Answer, logits: Any) -> Difference | None:
 
 def main() -> None:
     """Make a model, or check the answers on standard input."""
-    command, folder = sys.argv[1:]
+    command, folder = sys.argv[1:3]
     if command == "make":
-        make(folder)
+        make(folder, int(sys.argv[3]))
         return
     read = msgspec.json.Decoder(Answer)
     answers = [read.decode(line) for line in sys.stdin.buffer if line.strip()]

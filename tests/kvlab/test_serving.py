@@ -1,6 +1,8 @@
 """The traffic for real servers, with a server that answers as SGLang does: each token is the one before it plus 1."""
 
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -97,6 +99,14 @@ def test_a_seed_draws_the_same_server(engine: str) -> None:
     assert len({tuple(SERVERS[engine](seed).arguments) for seed in range(20)}) > 3
 
 
+def test_where_arrays_begin_is_chosen() -> None:
+    code = "import numpy; print({numpy.zeros((2, 3), numpy.int32).ctypes.data % 64 for _ in range(9)})"
+    for past in (0, 32):
+        chosen = f"from kvlab.serving.arrays import begin_arrays; begin_arrays({past}); {code}"
+        done = subprocess.run([sys.executable, "-c", chosen], capture_output=True, text=True, check=True)
+        assert done.stdout == f"{{{past}}}\n"
+
+
 def test_vllm_sends_new_tokens_only() -> None:
     server = vllm(0)
     message = {"choices": [{"token_ids": [4, 5], "finish_reason": None}]}
@@ -129,6 +139,8 @@ def test_an_engine_without_pins_is_one_line() -> None:
     [
         (["tgi==1.0"], "'tgi==1.0' is no release"),
         (["sglang==0.5.23", "--keep", "."], ". is there already"),
+        (["sglang-jax"], "--checkout names the folder of sglang-jax"),
+        (["sglang==0.5.23", "--checkout", "."], "and of no other engine"),
         (["sglang==0.5.23", "--python", "/nowhere/python"], "/nowhere/python"),
     ],
 )

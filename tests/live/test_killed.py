@@ -18,7 +18,7 @@ from kvlab.serving.report import installed
 from kvlab.serving.servers import SERVERS
 from kvlab.serving.session import prepared, running
 
-RELEASES = [one for one in os.environ.get("KVSPEC_LIVE", "").split() if not one.startswith("vllm")]
+RELEASES = [one for one in os.environ.get("KVSPEC_LIVE", "").split() if not one.startswith(("vllm", "sglang-jax"))]
 SEED = 1
 PATIENCE = 120.0
 """Seconds in which all processes of a server that was killed end."""

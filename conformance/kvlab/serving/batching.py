@@ -15,8 +15,6 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from kvattach import plugins
-
 PAUSE = 0.05
 """Seconds that the generation loop is paused."""
 
@@ -112,7 +110,6 @@ def main() -> int:
     parser.add_argument("--safety-margin", type=float, required=True)
     parser.add_argument("--no-block-sharing", dest="allow_block_sharing", action="store_false")
     options = vars(parser.parse_args())
-    plugins.process()
     transformers = importlib.import_module("transformers")
     model = transformers.AutoModelForCausalLM.from_pretrained(options.pop("model"), dtype="float32")
     port = options.pop("port")

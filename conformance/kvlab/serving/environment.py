@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from importlib.metadata import distribution
@@ -13,6 +14,10 @@ from kvlab.releases import cache_folder
 PINS = Path(__file__).parent
 PACKAGES = ("kvspec", "kvcheck", "kvtrace", "kvattach", "kvlab", "kvconform", "kvcuda")
 """Packages of ours that the server's processes import."""
+
+
+PYTHONS = {"sglang-jax": "python3.12"}
+"""Engines that want another Python than the one that runs kvspec."""
 
 
 class NoEnvironment(Exception):
@@ -32,8 +37,12 @@ def environment(engine: str, say: Callable[[str], object]) -> Path:
     folder = cache_folder().with_name("servers") / f"{engine}-{digest}"
     python, complete = folder / "bin" / "python", folder / "complete"
     if not complete.is_file():
+        wanted = PYTHONS.get(engine)
+        base = shutil.which(wanted) if wanted else sys.executable
+        if base is None:
+            raise NoEnvironment(f"a server of {engine} runs in {wanted}, which is not there")
         say(f"making {folder} (a few minutes, once)")
-        _done([sys.executable, "-m", "venv", "--clear", str(folder)])
+        _done([base, "-m", "venv", "--clear", str(folder)])
         pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
         _done([*pip, "--only-binary", ":all:", "-r", str(pins)])
         complete.touch()

@@ -15,7 +15,7 @@ _log = logging.getLogger("kvspec")
 
 
 def wait_for_engine(name: str) -> None:
-    """Put a defect into SGLang's scheduler, or transformers' manager, when this process has imported it."""
+    """Put a defect into an engine's scheduler or manager, when this process has imported it."""
     sys.meta_path.insert(0, After(DEFECTS, lambda module: _plant(module, name)))
 
 
@@ -32,8 +32,16 @@ def _of_transformers() -> list[Defect]:
     return defects(imported())
 
 
+def _of_sglang_jax() -> list[Defect]:
+    from kvattach.sglang_jax.modules import imported
+    from kvlab.sglang_jax.faults import defects
+
+    return defects(imported())
+
+
 DEFECTS: dict[str, Callable[[], list[Defect]]] = {
     "sglang.srt.managers.scheduler": _of_sglang,
+    "sgl_jax.srt.managers.scheduler": _of_sglang_jax,
     "transformers.generation.continuous_batching.continuous_api": _of_transformers,
 }
 """The module of an engine after which a defect goes in -> the engine's defects."""

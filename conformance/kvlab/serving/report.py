@@ -32,6 +32,7 @@ def serve_and_report(
     version: str,
     folder: Path,
     python: Path | None,
+    checkout: Path | None,
     settings: Settings,
 ) -> int:
     """Serve, check and print what came out; the exit status.
@@ -44,8 +45,10 @@ def serve_and_report(
     def say(text: str) -> None:
         progress.print(Text(f"kvspec: {text}"), soft_wrap=True)
 
-    release: Path | None = None
-    if python is None:
+    release = None if checkout is None else checkout / "python"
+    if python is None and checkout is not None:
+        python = environment(engine, say)
+    elif python is None:
         python, release = installed(engine, version, say)
     server = SERVERS[engine](settings.seed)
     run = serve(server, python, release, folder, settings, say)

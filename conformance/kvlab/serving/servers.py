@@ -12,7 +12,8 @@ Request = tuple[str, dict[str, Any]]
 Control = Callable[[str], Sequence[Request]]
 """Orders to a server, given the name of a request that is under way."""
 
-PINS = Path(__file__).parent
+CHECKED_OUT = "sglang-jax"
+"""The engine that is taken from a checkout: it has no releases on the package index."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +30,16 @@ class Server:
     server whose rows or pages are all a session's waits for ever."""
     cumulative: bool = True
     """Whether each message of a stream has all tokens so far."""
+    issues: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Known issues of the engine that are a matter of chance -> the environment that brings one about."""
+    head_dim: int = 64
+    """Of the model; 64 is the least that vLLM has attention for on a CPU."""
+    has_torch: bool = True
+    """Whether its environment can make a model and check answers; otherwise the Python that runs kvspec does."""
 
     def command(self, model: Path, port: int) -> list[str]:
         """The arguments of Python that start it."""
-        named = "--model-path" if self.engine == "sglang" else "--model"
+        named = "--model-path" if self.engine.startswith("sglang") else "--model"
         return ["-m", *self.arguments, named, str(model), "--port", str(port)]
 
     def ask(self, rid: str, tokens: list[int], asked: int, session: str = "") -> Request:
@@ -42,7 +49,13 @@ class Server:
                 "rid": rid,
                 "input_ids": tokens,
                 "stream": True,
-                "sampling_params": {"max_new_tokens": asked, "temperature": 0, "ignore_eos": True},
+                # sglang-jax leaves special tokens out of the ids that it sends, too.
+                "sampling_params": {
+                    "max_new_tokens": asked,
+                    "temperature": 0,
+                    "ignore_eos": True,
+                    "skip_special_tokens": False,
+                },
             }
             return "/generate", body | ({"session_params": {"id": session}} if session else {})
         return "/v1/completions", {
@@ -103,6 +116,33 @@ def sglang(seed: int) -> Server:
     )
 
 
+def sglang_jax(seed: int) -> Server:
+    """A sglang-jax server with a memory and a loop that the seed draws.
+
+    Arrays of numpy begin where jax copies them, and for its known issue where it does not.
+    """
+    rng = random.Random(f"{seed} sglang-jax")
+    arguments = ["sgl_jax.launch_server", "--device", "cpu", "--attention-backend", "native", "--dtype", "float32"]
+    arguments += ["--disable-precompile", "--grammar-backend", "none", "--context-length", "512"]
+    arguments += ["--page-size", "1", "--max-running-requests", "8"]
+    arguments += [
+        "--max-total-tokens",
+        str(rng.choice([512, 768])),
+        "--chunked-prefill-size",
+        str(rng.choice([64, 128])),
+    ]
+    arguments += ["--disable-overlap-schedule"] * (rng.random() < 0.25)
+    return Server(
+        CHECKED_OUT,
+        arguments,
+        {"JAX_PLATFORMS": "cpu", "KVSPEC_ARRAYS": "32"},
+        (lambda rid: [("/abort_request", {"rid": rid})], lambda _: [("/flush_cache", {})]),
+        issues={"cache-loc-reused": {"KVSPEC_ARRAYS": "0"}},
+        head_dim=128,
+        has_torch=False,
+    )
+
+
 def vllm(seed: int) -> Server:
     """A vLLM server with a block size and a memory that the seed draws."""
     rng = random.Random(f"{seed} vllm")
@@ -137,5 +177,10 @@ def transformers(seed: int) -> Server:
     )
 
 
-SERVERS: dict[str, Callable[[int], Server]] = {"sglang": sglang, "vllm": vllm, "transformers": transformers}
+SERVERS: dict[str, Callable[[int], Server]] = {
+    "sglang": sglang,
+    CHECKED_OUT: sglang_jax,
+    "vllm": vllm,
+    "transformers": transformers,
+}
 """Engine -> its server, drawn from a seed."""

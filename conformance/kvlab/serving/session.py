@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -75,7 +76,8 @@ def serve(
         NoEnvironment: the model could not be made, or the server does not start.
     """
     environment, model = prepared(server, python, release, folder)
-    hooked = {**environment, "KVSPEC": f"record:{folder / 'trace.jsonl.zst'}", "KVSPEC_FAULT": settings.fault}
+    fault = server.issues.get(settings.fault, {"KVSPEC_FAULT": settings.fault})
+    hooked = {**environment, "KVSPEC": f"record:{folder / 'trace.jsonl.zst'}", **fault}
     say(f"starting {' '.join(server.arguments)}")
     run = Run(Traffic(), [])
     try:
@@ -94,7 +96,7 @@ def serve(
     lines = b"".join(msgspec.json.encode(answer) + b"\n" for answer in traffic.answers)
     (folder / "answers.jsonl").write_bytes(lines)
     say(f"checking {len(traffic.answers)} answers against a pass without a cache")
-    found = _python(python, environment, ["check", str(model)], lines)
+    found = _python(_oracle(server, python), environment, ["check", str(model)], lines)
     run.differences = [msgspec.json.decode(line, type=Difference) for line in found.splitlines()]
     return run
 
@@ -107,8 +109,13 @@ def prepared(server: Server, python: Path, release: Path | None, folder: Path) -
     """
     environment = {**os.environ, **_QUIET, **server.environment, "PYTHONPATH": search_path(folder, release)}
     model = folder / "model"
-    _python(python, environment, ["make", str(model)])
+    _python(_oracle(server, python), environment, ["make", str(model), str(server.head_dim)])
     return environment, model
+
+
+def _oracle(server: Server, python: Path) -> Path:
+    """The Python that makes models and checks answers."""
+    return python if server.has_torch else Path(sys.executable)
 
 
 def _python(python: Path, environment: dict[str, str], arguments: list[str], given: bytes = b"") -> bytes:

@@ -1,13 +1,14 @@
 """Python imports this in every process of a server that `kvspec serve` starts.
 
 Packages with compiled kernels of GPUs are stood in for; `KVSPEC_STUBS` names them. `KVSPEC_FAULT` names a defect that
-is put into the engine.
+is put into the engine, and `KVSPEC_ARRAYS` says where arrays begin. Hooks go into engines that load no plugins, too.
 """
 
 import os
 import sys
 from pathlib import Path
 
+from kvattach import plugins
 from kvlab.stubs import Finder
 
 _names = [name for name in os.environ.get("KVSPEC_STUBS", "").split(",") if name]
@@ -18,3 +19,10 @@ if os.environ.get("KVSPEC_FAULT"):
     from kvlab.serving.faults import wait_for_engine
 
     wait_for_engine(os.environ["KVSPEC_FAULT"])
+
+if os.environ.get("KVSPEC_ARRAYS"):
+    from kvlab.serving.arrays import begin_arrays
+
+    begin_arrays(int(os.environ["KVSPEC_ARRAYS"]))
+
+plugins.process()
