@@ -14,6 +14,7 @@ from kvattach.hooks import Trace
 from kvattach.sglang.buffers import Relay
 from kvattach.sglang.release import Release
 from kvattach.sglang.residency import Lock
+from kvattach.sglang.routers import Routers
 from kvattach.sglang.rows import Rows
 from kvattach.sglang.states import Kept
 from kvattach.sglang.view import HOST, KV, NEW, ROWS, STATES, TREE, WINDOW, Ids, Span, Stay, tree_of
@@ -57,6 +58,7 @@ class Attached(Rows):
         self._launched = 0
         self._relay = None if release.relay is None else Relay(release, self.hooks, self._streams)
         """Buffers of launches; `None` in older releases, in which they are not followed."""
+        self._routers = Routers(release, self.hooks, lambda: self._cache)
         self._install()
 
     def watch(self, memory: Any) -> None:
@@ -91,6 +93,7 @@ class Attached(Rows):
             pools[BUFFERS] = self._relay.buffers.pool
         self._fresh = {pool: set() for pool in self._allocators}
         self.hooks.trace.header("sglang", pools)
+        self._routers.start(pools)
         self._streams.clear(self._device)
 
     # Installing

@@ -136,9 +136,11 @@ class _Traffic(PausingTraffic):
         self.is_idle: Callable[[], bool] = lambda: False
         self.idles: Callable[[], None] = lambda: None
         self.looks: Callable[[], None] = lambda: None
+        self.announces: Callable[[], object] = lambda: None
 
     def receive(self, **_: Any) -> list[Any]:
         self.looks()
+        self.announces()
         self.loop(MOST_LOOPS)
         self._waited += 1
         self._still = 0 if self.paused else self._still + 1
@@ -293,7 +295,7 @@ def _made(
         traffic.is_idle = made.is_fully_idle
         if attached is not None:
             attached.watch(memory)
-            traffic.idles = attached.idle
+            traffic.idles, traffic.announces = attached.idle, memory.cache.take_events
             if memory.host is None:
                 # There are no transfers to check.
                 traffic.looks = attached.looked

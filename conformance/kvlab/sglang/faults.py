@@ -4,6 +4,7 @@ from kvattach.sglang.release import Release
 from kvlab.injection import Defect
 from kvlab.sglang.faults_buffers import in_buffers
 from kvlab.sglang.faults_drafts import in_drafts
+from kvlab.sglang.faults_events import in_events
 from kvlab.sglang.faults_pools import in_pools
 from kvlab.sglang.faults_sessions import in_sessions
 from kvlab.sglang.faults_tokens import in_tokens
@@ -12,9 +13,9 @@ _MIXED = "op = CacheOperation.merge_ops(self.load_queue); op.host_indices = op.h
 
 
 def defects(release: Release) -> list[Defect]:
-    """Fifty-six of them; without those of sessions, drafts and buffers where these are not followed."""
+    """Sixty-three of them; without those of sessions, drafts and buffers where these are not followed."""
     in_server = _in_scheduler(release) + _in_rows(release) + in_host_cache(release)
-    in_server += in_pools(release) + in_tokens(release)
+    in_server += in_pools(release) + in_tokens(release) + in_events()
     if release.sessions is None:
         return in_server
     return in_server + in_sessions(release) + in_drafts(release) + in_buffers(release)

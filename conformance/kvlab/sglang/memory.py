@@ -74,6 +74,7 @@ class Memory:
             req_to_token_pool=self.rows,
             token_to_kv_pool_allocator=self.allocator,
             page_size=self.shape.page_size,
+            **({"enable_kv_cache_events": True} if self.release.unified else {}),
             **more,
         )
 

@@ -31,6 +31,7 @@ REAL = (
     "sglang.srt.managers.cache_controller",
     "sglang.srt.beam_search",
     "sglang.srt.constants",
+    "sglang.srt.disaggregation.kv_events",
     "sglang.srt.disaggregation.utils",
     "sglang.srt.dllm",
     "sglang.srt.environ",

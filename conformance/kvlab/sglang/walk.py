@@ -118,6 +118,7 @@ class Walk:
         while self._traffic.left or self._waiting or self._running or self._chunked or self._flying:
             self._traffic.loop(MOST_STEPS)
             self.memory.cache.check_hicache_events()
+            self.memory.cache.take_events()
             least = int(not (self._waiting or self._running))
             self._waiting += self._traffic.arriving(self._request, least=least)
             if self._barrier == "schedule":
@@ -138,6 +139,7 @@ class Walk:
             for stream in Stream.all:
                 stream.synchronize()
             self.memory.cache.check_hicache_events()
+        self.memory.cache.take_events()
         self.idled()
 
     def _request(self) -> Turn:

@@ -209,7 +209,7 @@ def _config(work: Workload) -> SimpleNamespace:
         aux_output_config=Arguments(enabled=False),
         ec_manager_config=Arguments(get_encoder_cache_manager_obj=lambda: None),
         ec_transfer_config=None,
-        kv_events_config=SimpleNamespace(enable_kv_cache_events=True),
+        kv_events_config=SimpleNamespace(enable_kv_cache_events=True) if work.events else None,
         kv_transfer_config=transfer,
         lora_config=Arguments(max_loras=2) if work.adapters else None,
         speculative_config=speculative,

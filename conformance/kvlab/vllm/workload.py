@@ -82,6 +82,8 @@ class Workload:
     """Beginnings of prompts."""
     prompts: tuple[tuple[int, ...], ...] = field(default=(), repr=False)
     """The prompts of the requests, over and over, in the place of drawn ones."""
+    events: bool = False
+    """Whether KV events are published for routers."""
     fence: bool = True
     """Whether the scheduler's own `defer_block_free` stays as it sets it."""
 
@@ -126,6 +128,7 @@ def random_workload(seed: int, known: bool = True) -> Workload:
     room = 1 if known or not sessions else 4  # sessions that hold and wait stand still for good
     work = Workload(
         seed=seed,
+        events=True,
         requests=dice.randrange(20, 60),
         blocks=dice.randrange(18, 48) * len(groups) * (4 if groups[0][1] == 1 else 1) * room,
         reserve=dice.random() < 0.5,

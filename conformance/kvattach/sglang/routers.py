@@ -1,0 +1,87 @@
+"""Hooks into SGLang's KV events: each batch that its tree gives up for routers, beside the names that pools have then.
+
+A name is the content of its page, so the content of an announced block is its name: it is computed from the tokens in
+the event, behind those of its parent. A hash stands for the content that was announced with it.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from kvattach.hooks import Hooks, chained
+from kvattach.sglang.release import Release
+from kvattach.sglang.view import HOST, KV
+from kvspec.memory.events import Announce
+
+TIERS = {"GPU": KV, "CPU_PINNED": HOST}
+"""Tier -> its pool."""
+
+REMEMBERED = 100_000
+"""Hashes whose content is remembered; a block behind one that is forgotten has no name that anything finds."""
+
+
+class Routers:
+    """Emits the announcements of one memory."""
+
+    def __init__(self, release: Release, hooks: Hooks, watched: Callable[[], Any]) -> None:
+        """Install the hooks; `watched` is the cache whose memory is observed."""
+        self._hooks, self._watched = hooks, watched
+        self._contents: dict[Any, str] = {}
+        """Hash -> the name of the content with which it was announced."""
+        self._tiers: dict[str, str] = {}
+        self._batches = 0
+        if release.unified:
+            hooks.hook(release.cache_class, "insert", before=self._comes)
+            hooks.hook(release.cache_class, "take_events", after=self._taken)
+
+    def start(self, pools: dict[str, Any]) -> None:
+        """A memory was made, with these pools."""
+        self._contents.clear()
+        self._batches = 0
+        core = getattr(self._watched(), "tree_core", None)
+        announced = core is not None and core.kv_events.enabled
+        self._tiers = {tier: pool for tier, pool in TIERS.items() if announced and pool in pools}
+
+    def _comes(self, _: Any, params: Any, *__: Any, **___: Any) -> None:
+        """Names do not say whose content is, so nothing is compared once there are adapters or salts."""
+        key = params.key
+        if getattr(key, "extra_key", None) is not None or getattr(key, "cache_salt", None) is not None:
+            self._tiers = {}
+
+    def _taken(self, _: None, events: list[Any], cache: Any) -> None:
+        if not self._tiers or cache is not self._watched():
+            return
+        announced = [one for event in events for one in self._announced(event)]
+        # A page of the host has its name before it is written, and is announced when it is.
+        writing = bool(cache.ongoing_write_through)
+        known = [(tier, pool) for tier, pool in self._tiers.items() if pool == KV or not writing]
+        announced += [Announce(tier, pool=pool) for tier, pool in known]
+        announced[0].batch = self._batches
+        self._batches += 1
+        for event in announced:
+            event.at = "take_events"
+            self._hooks.emit(event)
+
+    def _announced(self, event: Any) -> Iterator[Announce]:
+        kind = type(event).__name__
+        if kind == "AllBlocksCleared":
+            yield Announce(cleared=True)
+            return
+        tier = getattr(event.medium, "value", event.medium) or "GPU"
+        if kind == "BlockRemoved":
+            yield Announce(tier, removed=[self._name(block) for block in event.block_hashes])
+            return
+        parent = None if event.parent_block_hash is None else self._name(event.parent_block_hash)
+        yield Announce(tier, [*self._stored(event, parent or "")], parent)
+
+    def _stored(self, event: Any, before: str) -> Iterator[str]:
+        """The names of stored blocks. Of a pair of tokens, as drafters have them, the first counts."""
+        tokens = [token[0] if isinstance(token, tuple) else token for token in event.token_ids]
+        for index, block in enumerate(event.block_hashes):
+            before = chained(before, tuple(tokens[index * event.block_size : (index + 1) * event.block_size]))
+            self._contents[block] = before
+            yield before
+        while len(self._contents) > REMEMBERED:
+            del self._contents[next(iter(self._contents))]
+
+    def _name(self, block: Any) -> str:
+        return self._contents.get(block) or f"{block & (1 << 64) - 1:x}"
