@@ -6,7 +6,7 @@ that reaches one in none of its runs is red in the matrix.
 
 from collections.abc import Callable, Mapping, Sequence
 
-from kvspec.memory.events import Begin, Drop, End, EndHolder, Map, MemoryEvent, OpId, Publish, Share
+from kvspec.memory.events import Begin, Drop, End, EndHolder, Map, MemoryEvent, OpId, Publish, Receive, Share
 
 Goal = Callable[[Sequence[MemoryEvent]], bool]
 """Whether the events of a run reach it."""
@@ -54,9 +54,39 @@ def ended_in_flight(events: Sequence[MemoryEvent]) -> bool:
     return False
 
 
+def written_remotely(events: Sequence[MemoryEvent]) -> bool:
+    """A host writes pages of another one."""
+    return any(_remote(event) for event in events)
+
+
+def cut_off(events: Sequence[MemoryEvent]) -> bool:
+    """A write of another host's pages fails."""
+    remote = {event.id for event in events if isinstance(event, Begin) and _remote(event)}
+    return any(isinstance(event, End) and event.unwritten and event.id in remote for event in events)
+
+
+def abort_answered(events: Sequence[MemoryEvent]) -> bool:
+    """A host learns that its pages are not written any more."""
+    return any(isinstance(event, Receive) and event.id.startswith("abort ack") for event in events)
+
+
+def _remote(event: MemoryEvent) -> bool:
+    if not isinstance(event, Begin) or event.host is None:
+        return False
+    pools = [target.pool for _, target in event.copies if target.pool]
+    return any(not pool.startswith(f"{event.host}/") for pool in pools)
+
+
 EVERYWHERE: Mapping[str, Goal] = {"a published page is hit": hit, "a name is withdrawn": withdrawn}
 """Goals of every engine."""
 OVERLAPPED: Mapping[str, Goal] = {**EVERYWHERE, "a request ends under a launch": ended_in_flight}
 """Those of an engine whose launches overlap its scheduler."""
+PAIRED: Mapping[str, Goal] = {
+    **OVERLAPPED,
+    "a server writes another one's pages": written_remotely,
+    "a write of another server's pages fails": cut_off,
+    "an abort is answered": abort_answered,
+}
+"""Those of one whose prefill and decode are two servers, besides."""
 SPECULATIVE: Mapping[str, Goal] = {**OVERLAPPED, "drafts are written": drafted}
 """Those of one that decodes speculatively, besides."""

@@ -52,6 +52,8 @@ class Relay:
         for name in ("prepare_for_extend", "prepare_for_decode", "filter_batch", "merge_batch"):
             hooks.hook(batch, name, after=lambda _, __, made, *___, at=name, **____: self._made(at, made))
         hooks.hook(scheduler.Scheduler, "run_batch", before=self._runs)
+        if release.pairs:  # decode's first tokens come from prefill, before any launch
+            hooks.hook(batch, "process_prebuilt", before=lambda batch, _: self._runs(None, batch))
         hooks.hook(scheduler, "resolve_forward_inputs", before=lambda batch, _: self._gathers(batch))
         hooks.hook(relay, "__init__", after=lambda _, __, made, *___, **____: self._relay_made(made))
         hooks.hook(relay, "publish", before=lambda _, indices, *__, **___: self._written("publish", LENGTHS, indices))

@@ -17,7 +17,7 @@ from kvattach.sglang.residency import Lock
 from kvattach.sglang.routers import Routers
 from kvattach.sglang.rows import Rows
 from kvattach.sglang.states import Kept
-from kvattach.sglang.view import HOST, KV, NEW, ROWS, STATES, TREE, WINDOW, Ids, Span, Stay, tree_of
+from kvattach.sglang.view import HOST, KV, METADATA, NEW, ROWS, STATES, TREE, WINDOW, Ids, Span, Stay, tree_of
 from kvspec.memory.events import (
     Count,
     Drop,
@@ -61,8 +61,8 @@ class Attached(Rows):
         self._routers = Routers(release, self.hooks, lambda: self._cache)
         self._install()
 
-    def watch(self, memory: Any) -> None:
-        """A memory was made: all of it is free."""
+    def watch(self, memory: Any, metadata: int = 0) -> None:
+        """A memory was made: all of it is free. `metadata`: slots for what a transfer carries beside pages."""
         self._memory = memory
         size, allocator, host = memory.cache.page_size, memory.allocator, memory.host
         self._cache, self._host, self._to_token = memory.cache, host, memory.rows
@@ -87,6 +87,8 @@ class Attached(Rows):
             pools[STATES] = Pool(num_pages=states.size, label_size=1, padding=[0])
         if host is not None:
             pools[HOST] = Pool(page_size=size, num_pages=host.size // size, first_page=0, label_size=size)
+        if metadata:
+            pools[METADATA] = Pool(num_pages=metadata, first_page=0, label_size=1)
         self._keys = {pool: {} for pool in pools}
         if self._relay is not None:
             self._relay.watch()
@@ -411,6 +413,36 @@ class Attached(Rows):
         known[first:] = pages[first:]
         labels = stay.labels(tokens, first, len(known))
         self.hooks.emit(Map(stay.table(pool), stay.name, pool, first, [*known[first:]], labels))
+
+    def reserved(self, req: Any) -> Stay | None:
+        """A request has a row, and pages for all its tokens, before a launch of it; `None`: it has none."""
+        stay = self._begins(req)
+        if stay is not None:
+            self._adopt(req, stay.name)
+            self._map(stay, req, req.kv.kv_committed_len)
+        return stay
+
+    def saved(self, req: Any, *, back: bool = False) -> None:
+        """What a request has computed was copied to the host, or `back`, on the current stream."""
+        stay = self._stays.get(req.rid)
+        if stay is not None:
+            use = [Use(table=stay.name, stop=req.seqlen - 1)]
+            self._streams.begin("load_cpu_copy" if back else "get_cpu_copy", [] if back else use, use if back else [])
+
+    def stay(self, req: Any) -> Stay | None:
+        """The holder of a request's row, whose output so far is known; `None`: it has none."""
+        self._request(req)
+        return self._stays.get(req.rid)
+
+    @property
+    def release(self) -> Release:
+        """The release."""
+        return self._release
+
+    @property
+    def page_size(self) -> int:
+        """Tokens of a page."""
+        return self._size
 
     def synchronized(self) -> None:
         """The host has waited for the current stream."""

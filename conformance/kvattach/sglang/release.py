@@ -4,10 +4,12 @@ import importlib
 import inspect
 from functools import cached_property
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 _CONTROLLER = "sglang.srt.managers.cache_controller"
 _HOST_POOL = "sglang.srt.mem_cache.memory_pool_host"
+_DISAGGREGATION = "sglang.srt.disaggregation"
 
 
 def _window_allocator(pools: Any) -> Any:
@@ -103,6 +105,31 @@ class Release:
     def scheduler(self) -> Any:
         """The module of its scheduler, and with it all that schedules."""
         return importlib.import_module("sglang.srt.managers.scheduler")
+
+    @cached_property
+    def pairs(self) -> bool:
+        """Whether transfers between its prefill and decode servers are followed: from 0.5.23 on."""
+        return (self.root / "srt" / "disaggregation" / "common" / "bootstrap.py").is_file()
+
+    @cached_property
+    def row_pools(self) -> list[Any]:
+        """The classes of tables of rows: all servers' but decode's, and decode's."""
+        return [self.pools.ReqToTokenPool, *([self.pair.decode.DecodeReqToTokenPool] if self.pairs else [])]
+
+    @cached_property
+    def pair(self) -> SimpleNamespace:
+        """The modules of transfers between prefill and decode servers."""
+        names = {
+            "bootstrap": "common.bootstrap",
+            "common": "common.conn",
+            "decode": "decode",
+            "mooncake": "mooncake.conn",
+            "prefill": "prefill",
+            "utils": "utils",
+        }
+        return SimpleNamespace(
+            **{name: importlib.import_module(f"{_DISAGGREGATION}.{path}") for name, path in names.items()}
+        )
 
     @cached_property
     def opaque_core(self) -> Any:

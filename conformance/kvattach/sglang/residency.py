@@ -36,7 +36,8 @@ class Stays(States):
         """Request -> how often it had a row."""
         self._rows: dict[int, Stay] = {}
         self._locked: list[Lock] = []
-        self.hooks.hook(release.pools.ReqToTokenPool, "free", before=lambda _, req: self._left(req))
+        for pool in release.row_pools:
+            self.hooks.hook(pool, "free", before=lambda _, req: self._left(req))
         if release.session_slots is not None:
             self._install_sessions(release)
 

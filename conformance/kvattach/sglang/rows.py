@@ -25,12 +25,13 @@ class Rows(Stays):
     def __init__(self, release: Release, trace: Trace, stream: Any, event: Any) -> None:
         """Install the hooks. `stream` and `event` are the classes that the release uses."""
         super().__init__(release, trace, stream, event)
-        hook, pool = self.hooks.hook, release.pools.ReqToTokenPool
-        if hasattr(pool, "alloc_rows"):
-            hook(pool, "alloc_rows", after=lambda _, rows, *__: self._rows_taken(set(), rows))
-        else:
-            hook(pool, "alloc", before=self._rows_of, after=lambda had, rows, *__: self._rows_taken(had, rows))
-        hook(pool, "write", before=lambda _, entries, *__: self._row_written(entries))
+        hook = self.hooks.hook
+        for pool in release.row_pools:
+            if hasattr(pool, "alloc_rows"):
+                hook(pool, "alloc_rows", after=lambda _, rows, *__: self._rows_taken(set(), rows))
+            else:
+                hook(pool, "alloc", before=self._rows_of, after=lambda had, rows, *__: self._rows_taken(had, rows))
+            hook(pool, "write", before=lambda _, entries, *__: self._row_written(entries))
         self._kernel(release.writes_rows, "write_cache_indices", self._prefilled)
         if hasattr(release.writes_rows, "assign_req_to_token_pool_func"):
             self._kernel(release.writes_rows, "assign_req_to_token_pool_func", self._assigned)
@@ -46,8 +47,10 @@ class Rows(Stays):
 
     def _pool_of_rows(self, rows: Any) -> Pool:
         """The pool that a table is; in later releases its row 0 is for padding."""
-        first, self._width = len(rows.req_to_token) - rows.size, int(rows.req_to_token.shape[1])
-        return Pool(page_size=self._width, num_pages=rows.size, first_page=first)
+        # Decode has further ones, for requests that are on their way.
+        count = rows.size + getattr(rows, "pre_alloc_size", 0)
+        first, self._width = len(rows.req_to_token) - count, int(rows.req_to_token.shape[1])
+        return Pool(page_size=self._width, num_pages=count, first_page=first)
 
     def _rows_of(self, _: Any, asking: Any) -> set[int | None]:
         """The rows that those who ask for one have."""

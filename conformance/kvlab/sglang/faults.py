@@ -5,6 +5,7 @@ from kvlab.injection import Defect
 from kvlab.sglang.faults_buffers import in_buffers
 from kvlab.sglang.faults_drafts import in_drafts
 from kvlab.sglang.faults_events import in_events
+from kvlab.sglang.faults_pairs import in_pairs
 from kvlab.sglang.faults_pools import in_pools
 from kvlab.sglang.faults_sessions import in_sessions
 from kvlab.sglang.faults_tokens import in_tokens
@@ -13,9 +14,10 @@ _MIXED = "op = CacheOperation.merge_ops(self.load_queue); op.host_indices = op.h
 
 
 def defects(release: Release) -> list[Defect]:
-    """Sixty-three of them; without those of sessions, drafts and buffers where these are not followed."""
+    """Seventy-seven of them; without those of sessions, drafts, buffers and two servers where nobody follows these."""
     in_server = _in_scheduler(release) + _in_rows(release) + in_host_cache(release)
     in_server += in_pools(release) + in_tokens(release) + in_events()
+    in_server += in_pairs(release) if release.pairs else []
     if release.sessions is None:
         return in_server
     return in_server + in_sessions(release) + in_drafts(release) + in_buffers(release)

@@ -2,14 +2,15 @@
 
 from kvattach.patches import Patches
 from kvattach.sglang.release import Release
-from kvlab.sglang import fixes, fixes_sessions
+from kvlab.sglang import fixes, fixes_pairs, fixes_sessions
 from kvlab.sglang.driver import Shape
 
 
 def fix(release: Release, patches: Patches, but: str = "") -> None:
     """Apply all fixes, or all but the one of this name; an older release has no lines that they could replace."""
     if _has_pools(release):
-        for one in fixes.FIXES if release.sessions is None else (*fixes.FIXES, *fixes_sessions.FIXES):
+        known = [*fixes.FIXES, *(fixes_sessions.FIXES if release.sessions is not None else ())]
+        for one in [*known, *(fixes_pairs.FIXES if release.pairs else ())]:
             if one.__name__ != but:
                 one(release, patches)
 

@@ -52,6 +52,23 @@ REAL = (
 )
 """The modules that schedule requests and keep their memory. Stubs replace models, kernels and servers."""
 
+PAIRS = tuple(
+    f"sglang.srt.disaggregation.{name}"
+    for name in (
+        "base",
+        "checksum",
+        "common",
+        "decode",
+        "decode_hicache_mixin",
+        "decode_schedule_batch_mixin",
+        "minimax",
+        "mooncake",
+        "pp_consensus_store",
+        "prefill",
+    )
+)
+"""Those of prefill and decode servers, in the releases that are driven so."""
+
 STOOD_IN = (
     "sgl_kernel",
     "sglang.jit_kernel",
@@ -108,7 +125,9 @@ def load(folder: Path) -> Release:
     """
     # The allocators' own kernels run on a CPU then.
     os.environ.setdefault("TRITON_INTERPRET", "1")
-    importable("sglang", "SGLang release", folder, holds="srt/mem_cache", stubs=STOOD_IN, real=REAL, absent=ABSENT)
+    pairs = (folder / "sglang" / "srt" / "disaggregation" / "common" / "bootstrap.py").is_file()
+    real = (*REAL, *PAIRS) if pairs else REAL
+    importable("sglang", "SGLang release", folder, holds="srt/mem_cache", stubs=STOOD_IN, real=real, absent=ABSENT)
     try:
         import torch
 

@@ -87,9 +87,11 @@ def _parallel(context: Any, name: str, server: Arguments) -> Any:
     """A value of the configuration of several processes, where one does everything."""
     if name == "pp_max_micro_batch_size":
         return server.max_running_requests
-    if name.startswith("_") or not name.endswith(("_rank", "_size", "_group", "_enabled")):
+    if name in vars(server) or name.endswith("_group") or name.startswith("enable_"):
+        return getattr(server, name)
+    if name.startswith("_") or not name.endswith(("_rank", "_size", "_enabled")):
         return object.__getattribute__(context, name)
-    return None if name.endswith("_group") else int(name.endswith("_size"))
+    return int(name.endswith("_size"))
 
 
 class Worker:
@@ -281,7 +283,7 @@ def _set_attributes(made: Any, release: Release, memory: AnyMemory, worker: Work
     values = {
         "cur_batch": None,
         "device": "cpu",
-        "disaggregation_mode": release.disaggregation.DisaggregationMode.NULL,
+        "disaggregation_mode": release.disaggregation.DisaggregationMode(server.disaggregation_mode),
         "enable_hierarchical_cache": server.enable_hierarchical_cache,
         "enable_overlap": not server.disable_overlap_schedule,
         "enable_priority_scheduling": server.enable_priority_scheduling,

@@ -1,5 +1,6 @@
 """SGLang's scheduler and host cache, to be driven with hooks."""
 
+import random
 from functools import partial
 from pathlib import Path
 
@@ -8,13 +9,16 @@ from kvattach.patches import Patches
 from kvattach.sglang.hooks import Attached
 from kvattach.sglang.release import Release
 from kvlab.device import Event, Stream
-from kvlab.drives import CheckedTrace, Trial, known_issues
-from kvlab.goals import OVERLAPPED
+from kvlab.drives import CheckedTrace, Known, Trial, known_issues
+from kvlab.goals import OVERLAPPED, PAIRED
+from kvlab.hosts import Together
 from kvlab.issues import Issue
-from kvlab.sglang import driver, walk
+from kvlab.sglang import driver, pair, walk
 from kvlab.sglang.driver import Shape
+from kvlab.sglang.duo import Duo
 from kvlab.sglang.faults import defects
 from kvlab.sglang.issues import can_run, fix
+from kvlab.sglang.network import SERVERS
 from kvlab.sglang.release import load
 from kvlab.stubs import EngineError
 from kvlab.traffic import STUCK
@@ -22,6 +26,8 @@ from kvspec.memory.events import Failed
 
 RUNS = 60
 """Runs that look for one issue."""
+PAIRS_EVERY = 4
+"""One seed of so many drives a prefill and a decode server besides."""
 
 
 def trial(folder: Path) -> Trial:
@@ -47,12 +53,30 @@ def trial(folder: Path) -> Trial:
         attached[:] = [Attached(release, trace, Stream, Event)]
         return attached[0].hooks
 
+    avoided: list[Patches] = []
+    """As long as the known issues are fixed, two servers bring none of the others out either."""
+
+    def fix_all(patches: Patches) -> None:
+        avoided[:] = [patches]
+        fix(release, patches)
+
     def report(error: str) -> None:
         if error:
             attached[0].hooks.emit(Failed("stuck" if STUCK in error else "assertion", error))
 
     def run(seed: int) -> None:
         report(_run(release, seed, attached[0], checked[0]))
+        if release.pairs and seed % PAIRS_EVERY == PAIRS_EVERY - 2:
+            drive_pair(seed, known=not avoided)
+
+    def drive_pair(seed: int, *, known: bool = True) -> None:
+        hooks = attached[0].hooks
+        hooks.detach()
+        try:
+            duo = Duo.drawn(random.Random(f"{seed} duo"), known=known)
+            pair.run(release, seed, Together(hooks.trace, SERVERS), duo, checked[0].find)
+        finally:
+            hooks.attach()
 
     def drive(shape: Shape | None, seed: int) -> None:
         report(driver.run(release, seed, attached[0], shape, report=checked[0].find))
@@ -60,8 +84,15 @@ def trial(folder: Path) -> Trial:
     def fix_others(issue: Issue, patches: Patches) -> None:
         fix(release, patches, but=issue.fix)
 
+    def searched(one: Known) -> Known:
+        """An issue of two servers is looked for in drives of these."""
+        pairs = one.issue.id.startswith("pair-")
+        return Known(one.issue, drive_pair, partial(fix_others, one.issue), RUNS) if pairs else one
+
     known = known_issues("sglang", Shape, drive, fix_others, runs=RUNS, can_run=partial(can_run, release))
-    return Trial("SGLang", attach, run, injected, partial(fix, release), known, goals=OVERLAPPED)
+    if release.pairs:
+        known = [searched(one) for one in known]
+    return Trial("SGLang", attach, run, injected, fix_all, known, goals=PAIRED if release.pairs else OVERLAPPED)
 
 
 def _run(release: Release, seed: int, attached: Attached, checked: CheckedTrace) -> str:

@@ -1,0 +1,239 @@
+"""Hooks into SGLang's disaggregated prefill and decode with Mooncake: remote writes, messages, metadata slots.
+
+A server is a host. Prefill queues a remote write of its own pages into decode's; it begins when the library is called,
+and ends when the library says that it is done. One that has failed may go on: nobody is told when it is over. What a
+request's first token is carried in, its metadata, lies in slots of a pool of its own, which is written the same way.
+"""
+
+import threading
+from typing import Any
+
+from kvattach.hooks import chained
+from kvattach.sglang.hooks import Attached
+from kvattach.sglang.view import KV, METADATA, Stay
+from kvspec.memory.events import Begin, End, EndHolder, Receive, Send, Take, Unify, Use
+from kvspec.memory.events import Release as Released
+
+REMEMBERED = 10_000
+"""Messages of which it is known that they were sent."""
+
+
+class Mooncake:
+    """Emits the transfers of one server. `peer` is the other one's host."""
+
+    def __init__(self, attached: Attached, peer: str) -> None:
+        """Install the hooks."""
+        self._attached, self._peer = attached, peer
+        self._holders: dict[int, str] = {}
+        """Room -> who holds its pages on prefill, when they are sent."""
+        self._chunks: dict[int, Any] = {}
+        """Thread -> the chunk that it transfers."""
+        self._slots: dict[int, int] = {}
+        """Slot for metadata -> its room."""
+        self._filling = 0
+        """The room for which a slot is taken."""
+        self._said: dict[str, int] = {}
+        """Messages, and how often each was sent."""
+        self._written: dict[str, list[Use]] = {}
+        """Transfers whose end is not seen -> the pages that they write."""
+        self._rooms: dict[str, int] = {}
+        """Such transfers -> their rooms."""
+        self._posted = self._copied = 0
+        self._install()
+
+    def _install(self) -> None:
+        hooks, modules = self._attached.hooks, self._attached.release.pair
+        common, mooncake, queues = modules.common, modules.mooncake.MooncakeKVManager, modules.utils
+        hook = hooks.hook
+        # The pages
+        hook(modules.decode.DecodePreallocQueue, "_pre_alloc", after=lambda _, __, ___, req, *____: self._reserved(req))
+        hook(modules.prefill.SchedulerDisaggregationPrefillMixin, "_send_kv_chunk", before=self._sends)
+        hook(modules.mooncake.FastQueue, "get", after=self._chunk)
+        hook(mooncake, "_transfer_data", before=self._begins, after=self._ends)
+        requests = self._attached.release.batches.Req
+        hook(requests, "offload_kv_cache", after=lambda _, __, req, *___: self._attached.saved(req))
+        hook(requests, "load_kv_cache", after=lambda _, __, req, *___: self._attached.saved(req, back=True))
+        # The metadata
+        hook(queues.ReqToMetadataIdxAllocator, "alloc", after=lambda _, slot, __: self._slot_taken(slot))
+        hook(queues.ReqToMetadataIdxAllocator, "free", before=lambda _, slot: self._slot_freed(slot))
+        hook(modules.prefill.PrefillBootstrapQueue, "ensure_metadata_buffer", before=lambda _, req: self._fills(req))
+        hook(
+            modules.decode.DecodePreallocQueue,
+            "_send_kv_metadata",
+            before=lambda _, one, *__, **___: self._fills(one.req),
+        )
+        hook(queues.MetadataBuffers, "set_buf", before=lambda _, req: self._wrote(req.metadata_buffer_index))
+        hook(queues.MetadataBuffers, "clear_slot", before=lambda _, slot: self._wrote(slot, "cleared"))
+        hook(modules.decode.DecodeTransferQueue, "_commit_transfer_to_req", before=lambda _, one: self._read(one))
+        # The messages
+        hook(
+            mooncake,
+            "build_receiver_metadata_message",
+            after=lambda _, __, ___, **told: self._send(f"fill {told['bootstrap_room']}"),
+        )
+        hook(modules.mooncake.TransferInfo, "from_zmq", after=lambda _, told, *__: self._receive(f"fill {told.room}"))
+        hook(
+            common.CommonKVManager,
+            "send_kv_status_message",
+            before=lambda _, **told: self._send(f"status {told['bootstrap_room']} {told['status']}"),
+        )
+        hook(
+            common.CommonKVManager,
+            "apply_prefill_status",
+            before=lambda _, **told: self._receive(f"status {told['bootstrap_room']} {told['status']}"),
+        )
+        hook(common.AbortNotification, "to_zmq", before=lambda told: self._send(_abort("abort", told)))
+        hook(
+            common.AbortNotification,
+            "from_zmq",
+            after=lambda _, told, *__: None if told is None else self._receive(_abort("abort", told)),
+        )
+        hook(common.AbortAck, "to_zmq", before=lambda told: self._send(_abort("abort ack", told)))
+        hook(
+            common.AbortAck,
+            "from_zmq",
+            after=lambda _, told, *__: None if told is None else self._receive(_abort("abort ack", told)),
+        )
+
+    # Messages
+
+    def _send(self, message: str) -> None:
+        """Only upon the first of several is acted, so a further one has another name."""
+        times = self._said[message] = self._said.pop(message, 0) + 1
+        if len(self._said) > REMEMBERED:
+            del self._said[next(iter(self._said))]
+        self._attached.hooks.emit(Send(message if times == 1 else f"{message}, {times}"))
+
+    def _receive(self, message: str) -> None:
+        self._attached.hooks.emit(Receive(message))
+
+    # Pages
+
+    def _reserved(self, req: Any) -> None:
+        """Decode has pages for a request before anything is computed of it."""
+        stay = self._attached.reserved(req)
+        if stay is not None:
+            self._part(stay, req, req.kv.kv_committed_len)
+
+    def _part(self, stay: Stay, req: Any, stop: int) -> None:
+        """Both servers know the last page of a prompt, of which only some tokens are there, by the same name."""
+        size = self._attached.page_size
+        page, further = divmod(stop, size)
+        if further:
+            tokens = [*req.origin_input_ids, *req.output_ids]
+            before = stay.labels(tokens, page - 1, page)[0] if page else ""
+            (label,) = stay.labels(tokens, page, page + 1)
+            name = chained(before, ("part", *tokens[page * size : stop]))
+            self._attached.hooks.emit(Unify(label, name, further))
+
+    def _sends(self, _: Any, req: Any, last_chunk: bool = False, end_idx: int | None = None) -> None:
+        """Prefill is about to send what is computed of a request."""
+        stay = self._attached.stay(req)
+        if stay is None:
+            return
+        self._holders[req.bootstrap_room] = stay.name
+        if last_chunk:
+            self._part(stay, req, len(req.origin_input_ids))
+
+    def _chunk(self, _: None, chunk: Any, __: Any) -> None:
+        self._chunks[threading.get_ident()] = chunk
+
+    def _begins(self, manager: Any, session: str, blocks: list[tuple[int, int, int]]) -> str | None:
+        """The library is called; blocks of other layers than the first one are at the same places."""
+        if not blocks:
+            return None
+        self._posted += 1
+        name = f"write {self._posted}"
+        mine, theirs = manager.kv_args, manager.decode_kv_args_table[session]
+        chunk = self._chunks[threading.get_ident()]
+        pages = _pairs(blocks, mine.kv_data_ptrs, mine.kv_data_lens, mine.kv_item_lens, theirs.dst_kv_ptrs)
+        holder = self._holders.get(chunk.room)
+        copies = list[tuple[Use, Use]]()
+        for ours, there in pages:
+            stop = 0 if (ours, there) != pages[-1] else self._last_slots(chunk, len(pages))
+            copies.append((self._use(KV, ours, stop, holder), self._use(f"{self._peer}/{KV}", there, stop)))
+        slots = _pairs(blocks, mine.aux_data_ptrs, mine.aux_data_lens, mine.aux_item_lens, theirs.dst_aux_ptrs)
+        copies += [
+            (
+                self._use(METADATA, ours, 0, _metadata(chunk.room)),
+                self._use(f"{self._peer}/{METADATA}", there, 0, f"{self._peer}/{_metadata(chunk.room)}"),
+            )
+            for ours, there in slots
+        ]
+        self._written[name] = [
+            Use(None, there.pool, [*there.pages], there.start, there.stop, holder=there.holder) for _, there in copies
+        ]
+        self._rooms[name] = chunk.room
+        self._attached.hooks.emit(Begin(name, copies=copies, at="batch_transfer_sync"))
+        return name
+
+    def _use(self, pool: str, page: int, stop: int, holder: str | None = None) -> Use:
+        return Use(None, pool, [page], 0, stop, holder=holder)
+
+    def _last_slots(self, chunk: Any, pages: int) -> int:
+        """How many slots of the last page of a chunk count; 0: all."""
+        return int(chunk.num_kv_tokens) - (pages - 1) * self._attached.page_size
+
+    def _ends(self, name: str | None, failed: int, *_: Any) -> None:
+        if name is not None and not failed:
+            self.over(name)
+
+    def over(self, name: str, *, written: bool = True) -> None:
+        """A transfer is over. Of one that has failed no engine learns it."""
+        uses = self._written.pop(name)
+        self._attached.hooks.emit(End(name, unwritten=[] if written else uses))
+        self.ended(self._rooms.pop(name), name)
+
+    def ended(self, room: int, name: str) -> None:
+        """A transfer of a room was seen complete."""
+
+    # Metadata
+
+    def _fills(self, req: Any) -> None:
+        self._filling = req.bootstrap_room
+
+    def _slot_taken(self, slot: int | None) -> None:
+        if slot is not None:
+            self._slots[slot] = self._filling
+            self._attached.hooks.emit(Take(_metadata(self._filling), METADATA, [slot]))
+
+    def _slot_freed(self, slot: int) -> None:
+        holder = _metadata(self._slots.pop(slot, 0))
+        self._attached.hooks.emit(Released(holder, METADATA, [slot]))
+        self._attached.hooks.emit(EndHolder(holder))
+
+    def _wrote(self, slot: int, label: str = "") -> None:
+        room = self._slots.get(slot, 0)
+        written = Use(None, METADATA, [slot], 0, 1, [label or _metadata(room)], holder=_metadata(room))
+        self._host([], [written], "set_buf")
+
+    def _read(self, one: Any) -> None:
+        """Decode takes what prefill has sent beside the pages of a request."""
+        room = _metadata(one.req.bootstrap_room)
+        self._host([Use(None, METADATA, [one.metadata_buffer_index], 0, 1, [room], holder=room)], [], "get_buf")
+
+    def _host(self, reads: list[Use], writes: list[Use], what: str) -> None:
+        """Emit an operation of the host, which is complete at once."""
+        self._copied += 1
+        self._attached.hooks.emit(Begin(f"host {self._copied}", "host", reads, writes, at=what))
+
+
+def _abort(kind: str, told: Any) -> str:
+    return f"{kind} {told.room} {told.generation}"
+
+
+def _metadata(room: int) -> str:
+    """The holder of a room's slot for metadata, and the name of what is in there."""
+    return f"metadata {room}"
+
+
+def _pairs(
+    blocks: list[tuple[int, int, int]], bases: list[int], lengths: list[int], sizes: list[int], theirs: list[int]
+) -> list[tuple[int, int]]:
+    """The pages here and there of those blocks that lie in the first of several regions."""
+    pairs = list[tuple[int, int]]()
+    for source, target, length in blocks:
+        if bases[0] <= source < bases[0] + lengths[0]:
+            ours, there = (source - bases[0]) // sizes[0], (target - theirs[0]) // sizes[0]
+            pairs += [(ours + further, there + further) for further in range(length // sizes[0])]
+    return pairs

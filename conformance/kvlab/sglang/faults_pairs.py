@@ -1,0 +1,152 @@
+"""Defects for SGLang's prefill and decode servers, in their queues and in the transfers of Mooncake."""
+
+from kvattach.sglang.release import Release
+from kvlab.injection import Defect
+
+
+def in_pairs(release: Release) -> list[Defect]:
+    """Fourteen of them, for 0.5.23."""
+    return _of_prefill(release) + _of_transfers(release) + _of_decode(release)
+
+
+def _of_prefill(release: Release) -> list[Defect]:
+    mixin = release.pair.prefill.SchedulerDisaggregationPrefillMixin
+    inflight = (mixin, "process_disagg_prefill_inflight_queue")
+    released = "release_kv_cache(req, self.tree_cache, checkpoint=True)"
+    return [
+        Defect(
+            "given back before it is sent",
+            "prefill gives a request's pages back although they are still being sent",
+            (
+                (*inflight, "[KVPoll.WaitingForInput, KVPoll.Transferring]", "[KVPoll.WaitingForInput]"),
+                (*inflight, "poll == KVPoll.Success:", "poll in (KVPoll.Success, KVPoll.Transferring):"),
+                (
+                    mixin,
+                    "_send_kv_chunk",
+                    "req.start_send_idx = end_idx",
+                    f"req.start_send_idx = end_idx; {_ON_ITS_WAY}",
+                ),
+            ),
+        ),
+        Defect(
+            "sent and kept",
+            "prefill keeps the pages of a request whose transfer is done",
+            ((*inflight, released, "pass"),),
+        ),
+        Defect(
+            "failed and kept",
+            "prefill keeps the pages of a request whose transfer has failed",
+            ((mixin, "handle_inflight_transfer_failure", released, "pass"),),
+        ),
+        Defect(
+            "chunk of another place",
+            "of two chunks the later one begins a page too early, and lands a page behind",
+            ((mixin, "_send_kv_chunk", "start_idx = req.start_send_idx", _TOO_EARLY),),
+        ),
+    ]
+
+
+_ON_ITS_WAY = (
+    "req.disagg_kv_sender.kv_mgr.update_status(req.bootstrap_room, KVPoll.Transferring) if last_chunk else None"
+)
+_TOO_EARLY = "start_idx = max(req.start_send_idx - page_size, req.disagg_decode_prefix_len)"
+
+
+def _of_transfers(release: Release) -> list[Defect]:
+    manager, common = release.pair.mooncake.MooncakeKVManager, release.pair.common
+    worker = (manager, "transfer_worker")
+    asked = "reqs_to_be_processed = ("
+    told = "kv_chunk.is_last_chunk and self.conclude_transfer(bootstrap_room=kv_chunk.room, status=KVPoll.Success)"
+    return [
+        Defect(
+            "notified too early",
+            "decode is told that all is there before the last chunk is written",
+            ((*worker, asked, f"{told}\n            {asked}"),),
+        ),
+        Defect(
+            "abort answered too early",
+            "prefill answers an abort while it still writes decode's pages",
+            (
+                (
+                    common.CommonKVManager,
+                    "_maybe_ack_drained_abort",
+                    "if self._staging_outstanding.get(room, 0) > 0:",
+                    "if False:",
+                ),
+            ),
+        ),
+        Defect(
+            "failed transfer taken for done",
+            "decode is told that all is there although a part could not be written",
+            ((*worker, "if ret != 0:\n                        with", "if False:\n                        with"),),
+        ),
+        Defect(
+            "first pages filled",
+            "each chunk is written to the first of decode's pages",
+            ((*worker, "kv_chunk.index_slice\n", "slice(0, len(kv_chunk.prefill_kv_indices))\n"),),
+        ),
+    ]
+
+
+def _of_decode(release: Release) -> list[Defect]:
+    decode = release.pair.decode
+    prealloc, transfer = decode.DecodePreallocQueue, decode.DecodeTransferQueue
+    return [
+        Defect(
+            "given back while it is written",
+            "decode gives the pages of an aborted request back before prefill has answered",
+            ((transfer, "resolve_deferred_releases", "is_ready = is_drained or now >= deadline", "is_ready = True"),),
+        ),
+        Defect(
+            "failed and held",
+            "decode keeps the pages of a request whose transfer has failed",
+            (
+                (
+                    transfer,
+                    "_release_request",
+                    "release_kv_cache(decode_req.req, self.tree_cache, checkpoint=False)",
+                    "pass",
+                ),
+            ),
+        ),
+        Defect(
+            "went on before it was there",
+            "decode goes on with a request as soon as its pages are reserved",
+            ((transfer, "pop_transferred", "elif poll == KVPoll.Success:", "elif poll != KVPoll.Failed:"),),
+        ),
+        Defect(
+            "lock on a prefix kept",
+            "a request that does not fit keeps its lock on what was found for it",
+            ((prealloc, "pop_preallocated", _UNLOCKED, "pass\n            break\n"),),
+        ),
+        Defect(
+            "slot for metadata freed twice",
+            "decode gives the slot of a transfer that is over back twice",
+            (
+                (
+                    transfer,
+                    "pop_transferred",
+                    "self.req_to_metadata_buffer_idx_allocator.free(idx)",
+                    "[self.req_to_metadata_buffer_idx_allocator.free(idx) for _ in range(2)]",
+                ),
+            ),
+        ),
+        Defect(
+            "pages of what was found",
+            "decode asks prefill for the pages of the tokens that it has found itself",
+            (
+                (
+                    prealloc,
+                    "pop_preallocated",
+                    "][total_prefix_len:origin_input_len]",
+                    "][: origin_input_len - total_prefix_len]",
+                ),
+            ),
+        ),
+    ]
+
+
+_UNLOCKED = """self.tree_cache.unlock(decode_req.req.lock)
+                decode_req.req.lock = None
+            break
+"""

@@ -1,0 +1,201 @@
+"""Stand-ins for zmq and HTTP between SGLang's prefill and decode servers."""
+
+from types import SimpleNamespace
+from typing import Any
+
+from kvlab.sglang.network import SERVERS, Network
+
+
+class Again(Exception):
+    """Stands in for `zmq.Again`: nothing is there, or nothing could be sent in time."""
+
+
+class Context:
+    """Stands in for `zmq.Context`."""
+
+    def set(self, *_: object) -> None:
+        """It has room for any number of sockets."""
+
+    def socket(self, _: object) -> "Push":
+        """A socket for what goes out."""
+        return Push()
+
+
+class Push:
+    """One connection to the other server: what it carries arrives in its order, or is lost when it breaks."""
+
+    def __init__(self) -> None:
+        """It leads nowhere yet."""
+        self._to = ""
+        self._arrives = 0.0
+        self._again = True
+        """Whether it is made again when it has broken."""
+        self._on_its_way: list[int] = []
+        self.broken = False
+
+    def setsockopt(self, name: str, value: int) -> None:
+        """Only whether it is made again matters here."""
+        if name == "RECONNECT_IVL" and value < 0:
+            self._again = False
+
+    def connect(self, endpoint: str) -> None:
+        """Lead to a server, which is named by the end of its address."""
+        self._to = SERVERS[int(endpoint.rpartition(":")[0][-1]) - 1]
+
+    def get_monitor_socket(self, _: object) -> "Monitor":
+        """What says whether it has broken."""
+        return Monitor(self)
+
+    def send_multipart(self, parts: list[bytes]) -> None:
+        """Send, in the order of this connection.
+
+        Raises:
+            Again: it has broken, and is not made again.
+        """
+        network = Network.current
+        if self.broken and not self._again:
+            raise Again
+        if network.happens(network.faults.cut) or not network.answers(self._to):
+            self._cut(network)
+            return
+        inbox = network.inboxes.setdefault(self._to, [])
+        for _ in range(1 + network.happens(network.faults.doubled)):
+            self._arrives = max(self._arrives, network.now + network.takes())
+            number = network.number()
+            inbox.append((self._arrives, number, list(parts)))
+            self._on_its_way.append(number)
+
+    def _cut(self, network: Network) -> None:
+        """Lose this message, and all that is on its way."""
+        self.broken = True
+        inbox = network.inboxes.setdefault(self._to, [])
+        inbox[:] = [one for one in inbox if one[1] not in self._on_its_way]
+        self._on_its_way.clear()
+
+    def close(self, **_: object) -> None:
+        """What is on its way arrives."""
+
+
+class Monitor:
+    """Says whether a connection has broken."""
+
+    def __init__(self, watched: Push) -> None:
+        self._watched = watched
+
+    def recv_multipart(self, _: object) -> list[bytes]:
+        """An event.
+
+        Raises:
+            Again: the connection has not broken.
+        """
+        if not self._watched.broken:
+            raise Again
+        return []
+
+    def close(self) -> None:
+        """It is no more."""
+
+
+class Pull:
+    """Stands in for a server's own socket."""
+
+    def __init__(self, server: str) -> None:
+        """Nothing is there."""
+        self._server = server
+
+    def recv_multipart(self) -> list[bytes]:
+        """Wait for the next message."""
+        network = Network.current
+        inbox = network.inboxes.setdefault(self._server, [])
+        network.turns.wait(lambda: any(one[0] <= network.now for one in inbox))
+        first = min(inbox, key=lambda one: one[:2])
+        inbox.remove(first)
+        return first[2]
+
+
+ZMQ = SimpleNamespace(
+    Again=Again,
+    Context=Context,
+    ZMQError=Again,
+    **{
+        name: name
+        for name in (
+            "EVENT_DISCONNECTED",
+            "IPV6",
+            "LINGER",
+            "MAX_SOCKETS",
+            "NOBLOCK",
+            "PULL",
+            "PUSH",
+            "RECONNECT_IVL",
+            "SNDTIMEO",
+            "TCP_KEEPALIVE",
+            "TCP_KEEPALIVE_CNT",
+            "TCP_KEEPALIVE_IDLE",
+            "TCP_KEEPALIVE_INTVL",
+        )
+    },
+)
+
+
+def socket_of(*_: object, **__: object) -> tuple[int, Pull]:
+    """A server's port, and its socket."""
+    return 1, Pull(Network.current.here)
+
+
+# HTTP
+
+
+class Answer:
+    """Stands in for an answer of a server."""
+
+    status_code = 200
+    text = ""
+
+    def __init__(self, said: Any = None) -> None:
+        self._said = said
+
+    def json(self) -> Any:
+        """What it says."""
+        return self._said
+
+
+class Http:
+    """Stands in for `requests`, and for one session of it: the bootstrap server is one of prefill's."""
+
+    def __init__(self) -> None:
+        """A session."""
+
+    def mount(self, *_: object) -> None:
+        """All is answered alike."""
+
+    def put(self, _: str, json: Any, **__: object) -> Answer:
+        """Register a server."""
+        Network.current.routes.update(json)
+        return Answer()
+
+    def get(self, url: str, **_: object) -> Answer:
+        """Ask whether prefill is there, or for what has been registered.
+
+        Raises:
+            ConnectionError: it does not answer.
+        """
+        network = Network.current
+        if not network.answers("prefill"):
+            raise ConnectionError("played: no answer")
+        routes = network.routes
+        if "/route" not in url:
+            return Answer()
+        if "prefill_dp_rank=-1" in url:
+            names = ("attn_tp_size", "attn_cp_size", "pp_size", "page_size", "kv_cache_dtype", "prefill_http_port")
+            told = {name: routes[name] for name in (*names, "decode_allocation_policy")}
+            return Answer({**told, "dp_size": 1, "follow_bootstrap_room": True})
+        return Answer({"rank_ip": routes["rank_ip"], "rank_port": routes["rank_port"]})
+
+
+REQUESTS = SimpleNamespace(
+    Session=Http,
+    adapters=SimpleNamespace(HTTPAdapter=lambda **_: None),
+    get=lambda url, **more: Http().get(url, **more),
+    put=lambda url, **more: Http().put(url, **more),
+)

@@ -1,0 +1,148 @@
+"""Lets SGLang's own transfers run on a played network: its threads take turns, and Mooncake's library is played.
+
+The managers, senders and receivers of transfers are the engine's, with their threads.
+"""
+
+import ctypes
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+from kvattach.patches import Patches
+from kvlab.sglang.network import Network, address
+from kvlab.sglang.sockets import REQUESTS, ZMQ, Context, socket_of
+from kvlab.turns import Task
+
+INVENTED = 1 << 40
+"""Addresses below are those of pages without tensors."""
+
+
+class Thread:
+    """Stands in for `threading.Thread`: it runs in its turns."""
+
+    def __init__(self, target: Callable[..., object], args: tuple[Any, ...] = (), name: str = "", **_: object) -> None:
+        """It has not begun."""
+        self._task = Task(Network.current.here, name or target.__name__, lambda: target(*args))
+
+    def start(self) -> None:
+        """Begin with the next turn."""
+        Network.current.turns.add(self._task)
+
+
+class Event:
+    """Stands in for `threading.Event`: nobody sets it, and to wait for it takes its time."""
+
+    def is_set(self) -> bool:
+        """It never is."""
+        return False
+
+    def wait(self, seconds: float) -> bool:
+        """Wait in vain."""
+        Network.current.wait(seconds)
+        return False
+
+
+class Queue:
+    """Stands in for `FastQueue`."""
+
+    def __init__(self) -> None:
+        """It is empty."""
+        self._waiting: deque[Any] = deque()
+
+    def put(self, item: Any) -> None:
+        """Append something."""
+        self._waiting.append(item)
+
+    def get(self) -> Any:
+        """Wait for the next one."""
+        Network.current.turns.wait(lambda: bool(self._waiting))
+        return self._waiting.popleft()
+
+
+CLOCK = SimpleNamespace(
+    monotonic=lambda: Network.current.clock,
+    monotonic_ns=lambda: int(Network.current.clock * 1e9),
+    perf_counter=lambda: Network.current.clock,
+    sleep=lambda seconds: Network.current.wait(seconds),  # noqa: PLW0108
+    time=lambda: Network.current.clock,
+)
+
+# Mooncake's library
+
+
+class Library:
+    """Stands in for `MooncakeTransferEngine` of one server: it says when it has moved what it was given."""
+
+    def __init__(self, server: str) -> None:
+        """A session that is named by its address."""
+        self._session = f"{address(server)}:2"
+
+    def get_session_id(self) -> str:
+        """The name by which the other server finds it."""
+        return self._session
+
+    def batch_register(self, *_: object) -> int:
+        """Any memory will do."""
+        return 0
+
+    def batch_transfer_sync(self, session: str, sources: list[int], targets: list[int], lengths: list[int]) -> int:
+        """Write into the other server's memory; not 0 if that has failed, or takes too long."""
+        network = Network.current
+        network.transfers += 1
+        number, takes, faults = network.transfers, network.moves(), network.faults
+
+        def move() -> None:
+            for source, target, length in zip(sources, targets, lengths, strict=True):
+                if source >= INVENTED:
+                    ctypes.memmove(target, source, length)
+
+        if network.happens(faults.left):
+            network.unsettled.append((network.now + takes, number, move))
+            network.wait(takes * network.share())
+            return -1
+        network.wait(takes)
+        if network.happens(faults.refused):
+            network.over(number, False)
+            return -1
+        move()
+        return 0
+
+    def send_probe(self, _: str) -> int:
+        """Whether the other server is there."""
+        return 0 if Network.current.answers("decode") else -1
+
+
+@contextmanager
+def played(modules: Any, network: Network) -> Iterator[None]:
+    """Let the engine's transfers run on a network. `modules` are those of a release that know of it."""
+    threading = modules.common.threading
+    threads = SimpleNamespace(
+        **{name: getattr(threading, name) for name in ("Lock", "RLock", "local", "Condition")},
+        Thread=Thread,
+        Event=Event,
+    )
+    with Patches() as patches:
+        for module in (modules.common, modules.mooncake):
+            patches.set(module, "threading", threads)
+        for module in (modules.common, modules.mooncake, modules.prefill, modules.decode, modules.bootstrap):
+            patches.set(module, "time", CLOCK)
+        for name, value in {
+            "zmq": ZMQ,
+            "requests": REQUESTS,
+            "get_zmq_socket_on_host": socket_of,
+            "get_local_ip_auto": lambda *_: address(network.here),
+        }.items():
+            patches.set(modules.common, name, value)
+        receiver = modules.common.CommonKVReceiver
+        for name, value in {"_ctx": Context(), "_socket_cache": {}, "_socket_locks": {}}.items():
+            patches.set(receiver, name, value)
+        patches.set(
+            modules.utils, "dist", SimpleNamespace(ReduceOp=SimpleNamespace(MIN=0, MAX=1), get_world_size=lambda _: 1)
+        )
+        patches.set(logging.Logger, "warning_once", lambda *_: None)
+        patches.set(modules.mooncake, "FastQueue", Queue)
+        patches.set(modules.mooncake, "get_mooncake_transfer_engine", lambda: Library(network.here))
+        yield

@@ -1,0 +1,110 @@
+"""Threads of engines of which one runs at a time, until it waits: the drive says which goes on, and the seed says all.
+
+An engine's own loops run as they are. Where they would wait for a socket, a queue or a clock, what stands in for it
+calls `Turns.wait`.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import ClassVar
+
+
+class Over(BaseException):
+    """The drive has ended. No engine catches it."""
+
+
+class Task:
+    """One thread of a server. It begins when it gets its first turn."""
+
+    def __init__(self, server: str, name: str, body: Callable[[], object]) -> None:
+        """`server` is whose thread it is."""
+        self.server, self.name = server, name
+        self.until: Callable[[], bool] = lambda: True
+        """Whether what it waits for is there."""
+        self.error: BaseException | None = None
+        self.ended = False
+        self.go = threading.Semaphore(0)
+        self._body = body
+        self._thread = threading.Thread(target=self._run, name=f"{server} {name}", daemon=True)
+
+    def begin(self) -> None:
+        """Let the thread wait for its first turn."""
+        self._thread.start()
+
+    def _run(self) -> None:
+        self.go.acquire()
+        turns = Turns.current
+        try:
+            if not turns.over:
+                self._body()
+        except Over:
+            pass
+        except BaseException as error:
+            self.error = error
+        self.ended = True
+        turns.back.release()
+
+    def join(self) -> None:
+        """Wait for the end of the thread."""
+        self._thread.join()
+
+
+class Turns:
+    """The threads of one drive."""
+
+    current: ClassVar["Turns"]
+
+    def __init__(self) -> None:
+        """There are none yet."""
+        self.back = threading.Semaphore(0)
+        self.over = False
+        self.running: Task | None = None
+        self._tasks: list[Task] = []
+        Turns.current = self
+
+    def add(self, task: Task) -> None:
+        """One more thread."""
+        self._tasks.append(task)
+        task.begin()
+
+    def ready(self) -> list[Task]:
+        """The threads that could go on now."""
+        return [task for task in self._tasks if not task.ended and task.until()]
+
+    def turn(self, task: Task) -> None:
+        """Let a thread go on until it waits again, or ends.
+
+        Raises:
+            BaseException: what the thread ended with.
+        """
+        self.running = task
+        task.go.release()
+        self.back.acquire()
+        self.running = None
+        if task.error is not None:
+            raise task.error
+
+    def wait(self, until: Callable[[], bool] = lambda: True) -> None:
+        """Called in a thread: let others go on, and return in a later turn, in which `until` says yes.
+
+        Raises:
+            Over: the drive has ended.
+        """
+        task = self.running
+        assert task is not None, "the drive itself waits for nothing"
+        task.until = until
+        self.back.release()
+        task.go.acquire()
+        if self.over:
+            raise Over
+
+    def close(self) -> None:
+        """End all threads, wherever they wait."""
+        if self.running is not None:  # it was still at work when the drive was ended
+            self.back.acquire()
+        self.over = True
+        for task in self._tasks:
+            if not task.ended:
+                task.go.release()
+                self.back.acquire()
+            task.join()

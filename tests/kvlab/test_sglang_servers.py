@@ -1,0 +1,139 @@
+"""SGLang's prefill and decode servers: threads that take turns, the played network, and drives of both."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from kvlab.goals import Goal, abort_answered, cut_off, written_remotely
+from kvlab.sglang.network import LATENCY, Faults, Network
+from kvlab.sglang.sockets import Again, Pull, Push
+from kvlab.turns import Task, Turns
+from kvspec.memory.events import Begin, End, MemoryEvent, Receive, Use
+from tests.kvlab.test_trials import folder
+
+
+def ran(turns: Turns, *bodies: Callable[[], object]) -> None:
+    """Let threads go on by turns until each has ended or waits for what never comes."""
+    for number, body in enumerate(bodies):
+        turns.add(Task("decode", str(number), body))
+    while ready := turns.ready():
+        for task in ready:
+            turns.turn(task)
+
+
+def test_one_thread_runs_at_a_time_and_a_drive_that_ends_ends_all_of_them() -> None:
+    turns, said = Turns(), list[str]()
+
+    def waits() -> None:
+        said.append("waits")
+        turns.wait(lambda: "done" in said)
+        said.append("goes on")
+        turns.wait(lambda: False)
+        said.append("never")
+
+    ran(turns, waits, lambda: said.append("done"))
+    assert said == ["waits", "done", "goes on"]
+    turns.close()
+    assert said == ["waits", "done", "goes on"]
+
+
+def test_the_error_of_a_thread_is_one_of_the_drive() -> None:
+    turns = Turns()
+
+    def fails() -> None:
+        raise ValueError("an engine's own")
+
+    with pytest.raises(ValueError, match="an engine's own"):
+        ran(turns, fails)
+    turns.close()
+
+
+def connected(faults: Faults) -> tuple[Network, Push]:
+    network = Network(faults, Turns(), seed=1)
+    network.here = "prefill"
+    made = Push()
+    made.connect("tcp://10.0.0.2:1")
+    return network, made
+
+
+def taken(network: Network, count: int) -> list[bytes]:
+    """What decode gets of so many messages, one after the other, once all have arrived."""
+    network.now += 100 * LATENCY
+    got = list[bytes]()
+    ran(network.turns, lambda: got.extend(Pull("decode").recv_multipart()[0] for _ in range(count)))
+    return got
+
+
+def test_a_connection_keeps_its_order_and_may_deliver_twice() -> None:
+    network, made = connected(Faults(late=0.5, doubled=1.0))
+    for number in range(5):
+        made.send_multipart([b"%d" % number])
+    assert taken(network, 10) == [b"0", b"0", b"1", b"1", b"2", b"2", b"3", b"3", b"4", b"4"]
+
+
+def test_a_connection_that_breaks_loses_what_is_on_its_way_and_is_made_again_unless_it_was_told_not_to() -> None:
+    network, made = connected(Faults())
+    made.send_multipart([b"lost"])
+    network.silent["decode"] = network.now + 1.0
+    made.send_multipart([b"lost, too"])
+    network.silent.clear()
+    made.send_multipart([b"there"])
+    assert taken(network, 1) == [b"there"]
+    made.setsockopt("RECONNECT_IVL", -1)
+    with pytest.raises(Again):
+        made.send_multipart([b"refused"])
+
+
+REMOTE = Begin("w", copies=[(Use(None, "prefill/kv", [1]), Use(None, "decode/kv", [2]))], host="prefill")
+LOCAL = Begin("w", copies=[(Use(None, "prefill/kv", [1]), Use(None, "prefill/kv", [2]))], host="prefill")
+FAILED = End("w", unwritten=[Use(None, "decode/kv", [2])], host="prefill")
+REACHED: list[tuple[Goal, list[MemoryEvent], list[MemoryEvent]]] = [
+    (written_remotely, [REMOTE], [LOCAL]),
+    (cut_off, [REMOTE, FAILED], [LOCAL, FAILED]),
+    (abort_answered, [Receive("abort ack 3 1", host="decode")], [Receive("abort 3 1", host="prefill")]),
+]
+
+
+@pytest.mark.parametrize(("goal", "events", "close"), REACHED)
+def test_a_goal_of_two_servers_is_reached_by_a_few_events_and_not_by_those_that_come_close(
+    goal: Goal, events: list[MemoryEvent], close: list[MemoryEvent]
+) -> None:
+    assert goal(events)
+    assert not goal(close)
+
+
+TRIED = """
+import json, logging, sys
+from pathlib import Path
+from kvlab.drives import drive_trial
+from kvlab.sglang.trial import trial
+
+logging.disable(logging.CRITICAL)
+sglang = trial(Path(sys.argv[1]))
+names = json.loads(sys.argv[2])
+clean = drive_trial(sglang, range(2, 22, 4), fixed=True)
+rules = {}
+for defect in sglang.defects:
+    if defect.name in names:
+        first = drive_trial(sglang, range(2, 62, 4), defect=defect, fixed=True).first
+        rules[defect.name] = None if first is None else first[1].rule
+known = {finding.code for _, finding in drive_trial(sglang, range(2, 30, 4)).found if finding.pool == "decode/kv"}
+print(json.dumps([clean.events, [finding.code for _, finding in clean.found], rules, sorted(known)]))
+"""
+
+
+@pytest.mark.slow
+def test_two_servers_of_sglang_are_clean_without_known_issues_and_planted_defects_are_found() -> None:
+    planted = {"sent and kept": {"MEM-LEAK"}, "notified too early": {"MEM-RACE"}}
+    command = [sys.executable, "-c", TRIED, str(folder("sglang", "0.5.23")), json.dumps([*planted])]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    assert not done.returncode, done.stderr
+    events, found, rules, known = json.loads(done.stdout)
+    assert events > 10_000
+    assert found == []
+    for name, expected in planted.items():
+        assert rules[name] in expected, name
+    assert "MEM-RACE/write" in known  # a launch still writes pages that decode has given to a transfer
