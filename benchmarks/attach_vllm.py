@@ -8,6 +8,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,11 @@ from kvtrace.writer import TraceWriter
 
 WORK = Workload(blocks=4000, groups=(("full", 16, 0),), budget=8192, running=32, launches=1)
 STEPS = 400
+ROUNDS = 10
 
 
 def step(scheduler: Any) -> float:
-    """One decode step of every request; processor time of the scheduler, in milliseconds."""
+    """One decode step of every request; processor time of the scheduler, in microseconds."""
     from vllm.v1.outputs import ModelRunnerOutput
 
     start = time.thread_time()
@@ -34,11 +36,11 @@ def step(scheduler: Any) -> float:
     result = ModelRunnerOutput(req_ids=names, req_id_to_index=places, sampled_token_ids=sampled)
     start = time.thread_time()
     scheduler.update_from_output(output, result)
-    return 1000 * (took + time.thread_time() - start)
+    return 1_000_000 * (took + time.thread_time() - start)
 
 
 def steps() -> float:
-    """The fastest tenth of the steps of 32 requests with 1,000 tokens each, in milliseconds.
+    """The fastest tenth of the steps of 32 requests with 1,000 tokens each, in microseconds.
 
     The slower ones measure whoever else uses the machine.
     """
@@ -51,23 +53,56 @@ def steps() -> float:
     return statistics.quantiles([step(scheduler) for _ in range(STEPS)], n=10)[0]
 
 
+class Silent:
+    """A trace that takes events and does nothing with them."""
+
+    def header(self, producer: str, pools: Any, host: str | None = None) -> None:
+        """Nothing."""
+
+    def emit(self, event: Any) -> None:
+        """Nothing."""
+
+
+def hooked(trace: Any) -> float:
+    """The same as `steps`, with hooks that emit into a trace."""
+    from kvattach.vllm.hooks import Attached
+
+    hooks: Hooks = Attached(trace).hooks
+    took = steps()
+    hooks.detach()
+    assert hooks.problem is None, hooks.problem
+    return took
+
+
+def recorded() -> float:
+    """The same with a recording; its writer's thread is not counted."""
+    with tempfile.TemporaryDirectory() as scratch:
+        writer = TraceWriter(Path(scratch) / "trace.jsonl")
+        took = hooked(writer)
+        writer.close()
+        assert writer.problem is None, writer.problem
+    return took
+
+
+ARMS: dict[str, Callable[[], float]] = {
+    "without hooks": steps,
+    "hooks alone": lambda: hooked(Silent()),
+    "recorded": recorded,
+}
+
+
 def main(folder: Path) -> None:
-    """Measure without and with hooks, in turns."""
+    """Measure the arms in turns, and print the median of each."""
     logging.disable(logging.CRITICAL)
     prepare(folder)
-    plain, recorded = [], []
-    for _ in range(3):
-        plain.append(steps())
-        with tempfile.TemporaryDirectory() as scratch:
-            writer = TraceWriter(Path(scratch) / "trace.jsonl")
-            from kvattach.vllm.hooks import Attached
-
-            hooks: Hooks = Attached(writer).hooks
-            recorded.append(steps())
-            hooks.detach()
-            writer.close()
-            assert hooks.problem is None and writer.problem is None, (hooks.problem, writer.problem)
-    print(f"a step takes {min(plain):.2f} ms, recorded {min(recorded):.2f} ms")
+    took: dict[str, list[float]] = {name: [] for name in ARMS}
+    for _ in range(ROUNDS):
+        for name, arm in ARMS.items():
+            took[name].append(arm())
+    plain = statistics.median(took["without hooks"])
+    for name, times in took.items():
+        median, least, most = statistics.median(times), min(times), max(times)
+        print(f"{name}: {median:.0f} us a step (+{median - plain:.0f}; {least:.0f} to {most:.0f})")
 
 
 if __name__ == "__main__":

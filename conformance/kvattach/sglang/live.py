@@ -14,6 +14,7 @@ from kvattach.hooks import Hooks, Trace
 from kvattach.sglang.hooks import Attached
 from kvattach.sglang.launches import kept_states, spans
 from kvattach.sglang.release import Release
+from kvattach.standstill import Standstill
 
 _log = logging.getLogger("kvspec")
 
@@ -45,6 +46,7 @@ def _watch(trace: Trace, _: None, __: None, scheduler: Any, *___: Any, **____: A
     attached.hooks.hook(worker, "forward_batch_generation", before=live.launches, after=live.launched)
     attached.hooks.hook(type(scheduler), "process_batch_result", before=live.processed)
     attached.hooks.hook(type(scheduler), "on_idle", before=live.idled)
+    attached.hooks.hook(type(scheduler), "get_next_batch_to_run", after=live.turned)
     attached.watch(
         SimpleNamespace(
             cache=scheduler.tree_cache,
@@ -75,6 +77,7 @@ class _Live:
         self._scheduler, self._attached = scheduler, attached
         self._events = 0
         """Events when the scheduler was idle last."""
+        self._still = Standstill(attached.hooks)
 
     def launches(self, _: Any, batch: Any = None, *__: Any, **___: Any) -> None:
         """A forward pass is about to be queued; an event that it records once it has read its rows comes after this."""
@@ -97,9 +100,27 @@ class _Live:
             self._attached.synchronized()
         self._attached.looked()
 
+    def turned(self, _: None, batch: Any, scheduler: Any, *__: Any, **___: Any) -> None:
+        """One turn of the loop, which may launch a batch."""
+        self._still.turns(batch is not None, lambda: who_waits(scheduler))
+
     def idled(self, scheduler: Any) -> None:
         """Emit once that nothing runs: an idle server goes round in its loop."""
         hooks = self._attached.hooks
         if hooks.events != self._events and scheduler.is_fully_idle():
             self._attached.idle(sessions=True)
             self._events = hooks.events
+
+
+def who_waits(scheduler: Any) -> str:
+    """Which requests wait, and how much is free; empty if none waits."""
+    queue = scheduler.waiting_queue
+    if not queue:
+        return ""
+    rows, slots, first = scheduler.req_to_token_pool, scheduler.token_to_kv_pool_allocator, queue[0]
+    waiting = "1 request waits, it is" if len(queue) == 1 else f"{len(queue)} requests wait, the first is"
+    return (
+        f"{waiting} {first.rid} with {len(first.origin_input_ids) + len(first.output_ids)} tokens; "
+        f"{rows.available_size()} of {rows.size} rows are free, {slots.available_size()} of "
+        f"{scheduler.max_total_num_tokens} tokens, and {scheduler.tree_cache.evictable_size()} can be evicted"
+    )

@@ -86,7 +86,7 @@ class Attached:
             self.within(scheduler, "_drain_deferred_frees", lambda _: DEFERRED)
         if hasattr(managers, "take_kv_cache_block_copies"):
             hooks.hook(managers, "take_kv_cache_block_copies", before=lambda _: self._copying.clear())
-            self.within(scheduler, "_free_cow_retained_blocks", lambda *_: COPIES)
+            self.within(scheduler, "_free_cow_retained_blocks", lambda *_, **__: COPIES)
             hooks.hook(scheduler, "_free_cow_retained_blocks", after=self._copies_deferred)
         self._launches.hook(scheduler)
         for name in ("schedule", "update_from_output", "finish_requests", "reset_prefix_cache", "add_request"):
@@ -403,7 +403,7 @@ class Attached:
         tokens = next((known for end in ends if (known := getattr(end, "block_hash_num_tokens", None))), 0)
         return 0 if group.state else tokens % group.size
 
-    def _copies_deferred(self, _: None, __: None, scheduler: Any, blocks: Any, *___: Any) -> None:
+    def _copies_deferred(self, _: None, __: None, scheduler: Any, blocks: Any, *___: Any, **____: Any) -> None:
         with suppress(IndexError):
             if self.owns(scheduler) and scheduler.deferred_frees[-1][1] == blocks[::-1]:
                 self.emit(Transfer(COPIES, DEFERRED, POOL, [block.block_id for block in blocks]))

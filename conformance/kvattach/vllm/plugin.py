@@ -1,7 +1,12 @@
 """The plugin that vLLM loads in each of its processes, by the entry point `vllm.general_plugins`."""
 
+import importlib
+from collections import Counter
+from typing import Any
+
 from kvattach.hooks import Trace
 from kvattach.live import wait_for_engines
+from kvattach.standstill import Standstill
 from kvattach.vllm.hooks import Attached
 
 
@@ -12,4 +17,21 @@ def register() -> None:
 
 def attach(trace: Trace) -> None:
     """Install the hooks into vLLM, whose scheduler has been imported."""
-    Attached(trace)
+    hooks = Attached(trace).hooks
+    still = Standstill(hooks)
+
+    def scheduled(_: None, output: Any, scheduler: Any, *__: Any, **___: Any) -> None:
+        still.turns(bool(output.num_scheduled_tokens), lambda: who_waits(scheduler))
+
+    scheduling = importlib.import_module("vllm.v1.core.sched.scheduler")
+    hooks.hook(scheduling.Scheduler, "schedule", after=scheduled)
+
+
+def who_waits(scheduler: Any) -> str:
+    """In which states requests wait, and how many blocks are free; empty if none waits."""
+    states = Counter(one.status.name for one in scheduler.requests.values() if not one.is_finished())
+    if not states:
+        return ""
+    waiting = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+    pool = scheduler.kv_cache_manager.block_pool
+    return f"requests are {waiting}; {pool.get_num_free_blocks()} of {pool.num_gpu_blocks - 1} blocks are free"

@@ -1,0 +1,32 @@
+"""A finding of an engine that stands still: requests wait, and nothing has been launched for a while."""
+
+import time
+from collections.abc import Callable
+
+from kvattach.hooks import Hooks
+from kvspec.memory.events import Failed
+
+PATIENCE = 60.0
+"""Seconds without a launch while requests wait."""
+
+
+class Standstill:
+    """Looks at each turn of an engine's loop; emits once each time that the engine comes to stand still."""
+
+    def __init__(self, hooks: Hooks, clock: Callable[[], float] = time.monotonic) -> None:
+        """Nothing waits yet."""
+        self._hooks, self._clock = hooks, clock
+        self._since: float | None = None
+        self._said = False
+
+    def turns(self, launched: bool, waiting: Callable[[], str]) -> None:
+        """One turn of the loop; `waiting` says which requests wait for what; empty if none does."""
+        if launched or not (said := waiting()):
+            self._since, self._said = None, False
+            return
+        now = self._clock()
+        if self._since is None:
+            self._since = now
+        elif not self._said and now - self._since >= PATIENCE:
+            self._said = True
+            self._hooks.emit(Failed("stuck", f"nothing has been launched for {PATIENCE:.0f} s: {said}"))
