@@ -100,8 +100,9 @@ class _Live:
             self._attached.synchronized()
         self._attached.looked()
 
-    def turned(self, _: None, batch: Any, scheduler: Any, *__: Any, **___: Any) -> None:
-        """One turn of the loop, which may launch a batch."""
+    def turned(self, _: None, plan: Any, scheduler: Any, *__: Any, **___: Any) -> None:
+        """One turn of the loop, which may launch a batch; in newer releases that is part of a plan."""
+        batch = getattr(plan, "batch_to_run", plan)
         self._still.turns(batch is not None, lambda: who_waits(scheduler))
 
     def idled(self, scheduler: Any) -> None:
