@@ -23,7 +23,10 @@ SGLANG ?= 0.5.8.post1 0.5.9 0.5.10 0.5.10.post1 $(foreach n,11 12 13 14 15 16 17
 SRC ?=
 
 # The releases whose servers `make live` starts.
-LIVE ?= sglang==0.5.23 vllm==0.32.0 transformers==5.19.0
+LIVE ?= sglang==0.5.23 vllm==0.32.0 transformers==5.19.0 sglang-jax
+
+# The releases whose own tests `make own-tests` runs.
+OWN ?= vllm==0.33.0
 
 # The tests start hundreds of processes, and each would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -31,7 +34,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help conformance test quick thorough prove explore soak mutation engines engines-from found docs lint typecheck clean
-.PHONY: browser walks fleet live causes mutation-cuda node-mutants gpu gpu-check gpu-stress gpu-profile wheels
+.PHONY: browser walks fleet live own-tests causes mutation-cuda node-mutants gpu gpu-check gpu-stress gpu-profile wheels
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -87,8 +90,11 @@ engines-from: .venv/.engines.stamp ## Check engines from checkouts, folders of S
 fleet: .venv/.fleet.stamp ## Test what --ray does, on a local cluster of Ray with two workers (two minutes)
 	@$(BIN)/pytest -q tests/fleet
 
-live: .venv/.engines.stamp ## Serve real engines on the CPU, with traffic and faults: LIVE=releases (20 minutes; an environment of gigabytes)
+live: .venv/.engines.stamp ## Serve real engines on the CPU, with traffic and faults: LIVE=releases (20 minutes; environments of gigabytes)
 	@KVSPEC_LIVE="$(LIVE)" $(BIN)/pytest -q tests/live
+
+own-tests: .venv/.engines.stamp ## Run vLLM's own tests without kvspec and with each event checked, and compare (half an hour; an environment of gigabytes)
+	@status=0; for release in $(OWN); do $(BIN)/python -m kvlab.owntests $$release || status=1; done; exit $$status
 
 gpu: $(GPU_READY) ## On a machine with a GPU: the next three, one after the other
 	@status=0; for part in check stress profile; do $(GPU) $$part || status=1; done; exit $$status

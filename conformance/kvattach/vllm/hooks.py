@@ -238,7 +238,7 @@ class Attached:
         if block is not None and books.observed:
             self.emit(Drop(books.name, [block.block_id], [named(key)]))
 
-    def _cached(self, _: None, __: None, pool: Any, **more: Any) -> None:
+    def _cached(self, _: None, __: None, pool: Any, *___: Any, **more: Any) -> None:
         """Full blocks were published: what their names promise is what the request's tokens say."""
         if books_of(pool) is not self._books:
             return
@@ -248,7 +248,7 @@ class Attached:
         place = {block.block_id: index for index, block in enumerate(more["blocks"][first:], first)}
         self._publish(self._books, lambda page: None if run is None else run.label(group, place[page]), 0)
 
-    def _cached_in_part(self, _: None, __: Any, pool: Any, **more: Any) -> None:
+    def _cached_in_part(self, _: None, __: Any, pool: Any, *___: Any, **more: Any) -> None:
         """A block was published that a prompt ends in: its first tokens can be found."""
         if books_of(pool) is not self._books:
             return

@@ -1,0 +1,1 @@
+"""An engine's own tests as drivers of its memory: run without kvspec, and again with each event checked at once."""
