@@ -87,6 +87,16 @@ def test_a_connection_that_breaks_loses_what_is_on_its_way_and_is_made_again_unl
         made.send_multipart([b"refused"])
 
 
+def test_an_abort_arrives_in_a_steady_network_whatever_breaks() -> None:
+    network, made = connected(Faults(cut=1.0, steady=True))
+    made.send_multipart([b"ABORT", b"3"])
+    made.send_multipart([b"status"])
+    assert taken(network, 1) == [b"ABORT"]
+    network, made = connected(Faults(cut=1.0))
+    made.send_multipart([b"ABORT", b"3"])
+    assert not network.inboxes["decode"]
+
+
 REMOTE = Begin("w", copies=[(Use(None, "prefill/kv", [1]), Use(None, "decode/kv", [2]))], host="prefill")
 LOCAL = Begin("w", copies=[(Use(None, "prefill/kv", [1]), Use(None, "prefill/kv", [2]))], host="prefill")
 FAILED = End("w", unwritten=[Use(None, "decode/kv", [2])], host="prefill")
@@ -120,8 +130,7 @@ for defect in sglang.defects:
     if defect.name in names:
         first = drive_trial(sglang, range(2, 62, 4), defect=defect, fixed=True).first
         rules[defect.name] = None if first is None else first[1].rule
-known = {finding.code for _, finding in drive_trial(sglang, range(2, 30, 4)).found if finding.pool == "decode/kv"}
-print(json.dumps([clean.events, [finding.code for _, finding in clean.found], rules, sorted(known)]))
+print(json.dumps([clean.events, [finding.code for _, finding in clean.found], rules]))
 """
 
 
@@ -131,9 +140,8 @@ def test_two_servers_of_sglang_are_clean_without_known_issues_and_planted_defect
     command = [sys.executable, "-c", TRIED, str(folder("sglang", "0.5.23")), json.dumps([*planted])]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert not done.returncode, done.stderr
-    events, found, rules, known = json.loads(done.stdout)
+    events, found, rules = json.loads(done.stdout)
     assert events > 10_000
     assert found == []
     for name, expected in planted.items():
         assert rules[name] in expected, name
-    assert "MEM-RACE/write" in known  # a launch still writes pages that decode has given to a transfer

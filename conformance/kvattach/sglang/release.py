@@ -109,7 +109,7 @@ class Release:
     @cached_property
     def pairs(self) -> bool:
         """Whether transfers between its prefill and decode servers are followed: from 0.5.23 on."""
-        return (self.root / "srt" / "disaggregation" / "common" / "bootstrap.py").is_file()
+        return (self.root / "srt" / "disaggregation" / "minimax.py").is_file()
 
     @cached_property
     def row_pools(self) -> list[Any]:

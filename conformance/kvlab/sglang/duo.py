@@ -104,6 +104,7 @@ class Duo:
                 refused=rng.choice([0.0, 0.0, 0.05]),
                 left=rng.choice([0.0, 0.0, 0.05]) * known,
                 silent=rng.choice([0.0, 0.0, 0.002]),
+                steady=not known,
             ),
         )
 

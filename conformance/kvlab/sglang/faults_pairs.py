@@ -20,6 +20,7 @@ def _of_prefill(release: Release) -> list[Defect]:
             (
                 (*inflight, "[KVPoll.WaitingForInput, KVPoll.Transferring]", "[KVPoll.WaitingForInput]"),
                 (*inflight, "poll == KVPoll.Success:", "poll in (KVPoll.Success, KVPoll.Transferring):"),
+                (*inflight, "req.disagg_kv_sender.clear()", "pass"),
                 (
                     mixin,
                     "_send_kv_chunk",

@@ -34,6 +34,8 @@ class Faults:
     """How often a transfer fails by its time-out, and goes on all the same."""
     silent: float = 0.0
     """How often, for each second, a server begins to answer nobody."""
+    steady: bool = False
+    """Whether aborts arrive all the same: where one is lost, decode gives pages back by the clock."""
 
 
 def address(server: str) -> str:

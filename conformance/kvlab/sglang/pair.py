@@ -226,7 +226,7 @@ class Pair:
             made.bootstrap_host, made.bootstrap_port, made.bootstrap_room = address("prefill"), 1, number
             when = self.network.now + rng.random() * 2.0
             if duo.late and rng.random() < 0.1 and not self._calm:
-                when += rng.choice([20.0, 100.0, 10_000.0])
+                when += rng.choice([20.0, 100.0, 400.0])
             server.inbox.append((when, made))
 
     def _talk(self) -> None:

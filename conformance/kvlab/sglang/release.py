@@ -125,7 +125,7 @@ def load(folder: Path) -> Release:
     """
     # The allocators' own kernels run on a CPU then.
     os.environ.setdefault("TRITON_INTERPRET", "1")
-    pairs = (folder / "sglang" / "srt" / "disaggregation" / "common" / "bootstrap.py").is_file()
+    pairs = (folder / "sglang" / "srt" / "disaggregation" / "minimax.py").is_file()
     real = (*REAL, *PAIRS) if pairs else REAL
     importable("sglang", "SGLang release", folder, holds="srt/mem_cache", stubs=STOOD_IN, real=real, absent=ABSENT)
     try:

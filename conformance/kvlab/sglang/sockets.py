@@ -5,6 +5,9 @@ from typing import Any
 
 from kvlab.sglang.network import SERVERS, Network
 
+ABORT = b"ABORT"
+"""How a message begins by which decode gives a request up."""
+
 
 class Again(Exception):
     """Stands in for `zmq.Again`: nothing is there, or nothing could be sent in time."""
@@ -55,7 +58,8 @@ class Push:
         network = Network.current
         if self.broken and not self._again:
             raise Again
-        if network.happens(network.faults.cut) or not network.answers(self._to):
+        arrives = network.faults.steady and parts[0] == ABORT
+        if not arrives and (network.happens(network.faults.cut) or not network.answers(self._to)):
             self._cut(network)
             return
         inbox = network.inboxes.setdefault(self._to, [])
@@ -69,7 +73,8 @@ class Push:
         """Lose this message, and all that is on its way."""
         self.broken = True
         inbox = network.inboxes.setdefault(self._to, [])
-        inbox[:] = [one for one in inbox if one[1] not in self._on_its_way]
+        kept = [one for one in inbox if network.faults.steady and one[2][0] == ABORT]
+        inbox[:] = [one for one in inbox if one[1] not in self._on_its_way or one in kept]
         self._on_its_way.clear()
 
     def close(self, **_: object) -> None:
