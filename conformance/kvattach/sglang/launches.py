@@ -31,3 +31,23 @@ def kept_states(batch: Any, stops: list[int]) -> list[Kept | None]:
         Kept(slot, position) if keeps else None
         for slot, position, keeps in zip(slots.tolist(), positions, mask, strict=True)
     ]
+
+
+def verified_states(verifying: Any, batch: Any, verified: list[int], drafts: int) -> list[Kept | None]:
+    """The state that each request's step with drafts keeps, if any: the last one at a border that it has passed.
+
+    `verifying` is the module of the release with the function that says which one it is; `drafts` are verified.
+    """
+    if batch.mamba_track_indices is None:
+        return [None] * len(verified)
+    torch = verifying.torch
+    places = torch.arange(len(verified) * drafts).reshape(-1, drafts)
+    accepted = torch.tensor(verified)
+    _, steps = verifying._verify_commit_step_indices(
+        batch=batch, accept_index=places, accept_lens=accepted, draft_token_num=drafts
+    )
+    starts, slots = batch.seq_lens_cpu.tolist(), batch.mamba_track_indices.tolist()
+    return [
+        Kept(slot, start + step + 1) if step >= 0 and slot >= 0 else None
+        for slot, start, step in zip(slots, starts, steps.tolist(), strict=True)
+    ]

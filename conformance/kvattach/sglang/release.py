@@ -132,6 +132,11 @@ class Release:
         )
 
     @cached_property
+    def verifying(self) -> Any:
+        """The module that says which states a speculative step keeps."""
+        return importlib.import_module("sglang.srt.speculative.spec_utils")
+
+    @cached_property
     def opaque_core(self) -> Any:
         """The tree's core in Rust; `None` in a release that has none."""
         try:

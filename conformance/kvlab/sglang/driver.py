@@ -7,15 +7,16 @@ are those of `kvlab.device`, whose progress is drawn.
 
 import os
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
 from kvattach.patches import Patches
 from kvattach.sglang.hooks import Attached
-from kvattach.sglang.launches import kept_states, spans
+from kvattach.sglang.launches import kept_states, spans, verified_states
 from kvattach.sglang.release import Release
 from kvcheck import Finding
 from kvlab.device import advance, stood_in
@@ -116,9 +117,11 @@ class Shape:
     def with_clients(self, rng: random.Random) -> "Shape":
         """The same with clients in sessions, or with drafts, or both, if that is drawn."""
         sessions, steps = rng.choice([0, 0, 1, 3]), rng.choice([0, 0, 1, 3])
-        if self.pools is None or self.pools.states:
+        pools = self.pools
+        if pools is not None and not pools.take_drafts:
             return replace(self, sessions=sessions)
-        return replace(self, sessions=sessions, steps=steps, mixed=self.mixed and not steps)
+        pools = pools and pools.with_drafts(steps, self.page_size)
+        return replace(self, pools=pools, sessions=sessions, steps=steps, mixed=self.mixed and not steps)
 
 
 class _Traffic(PausingTraffic):
@@ -281,7 +284,10 @@ def _made(
         if attached is None:
             return None
         starts, stops = spans(batch, verified)
-        return attached.launch(batch.reqs, starts, stops, kept_states(batch, stops), drafts if verified else 0)
+        if verified is None:
+            return attached.launch(batch.reqs, starts, stops, kept_states(batch, stops))
+        kept = verified_states(release.verifying, batch, verified, drafts)
+        return attached.launch(batch.reqs, starts, stops, kept, drafts)
 
     with configured(release, server), traffic.clients.timed():
         memory = _memory(release, shape)
@@ -293,6 +299,8 @@ def _made(
                 setattr(memory.controller, fence, worker.forward_stream)
         made = scheduler(release, memory, worker, server, traffic)
         traffic.is_idle = made.is_fully_idle
+        if shape.sessions:
+            traffic.clients.taken = partial(_taken, made.session_controller.sessions)
         if attached is not None:
             attached.watch(memory)
             traffic.idles, traffic.announces = attached.idle, memory.cache.take_events
@@ -300,6 +308,12 @@ def _made(
                 # There are no transfers to check.
                 traffic.looks = attached.looked
         yield made
+
+
+def _taken(sessions: Mapping[str, Any], name: str, rid: str) -> list[int] | None:
+    """The text that the server has of a session whose last turn is this one; `None`: it is another one."""
+    node = sessions[name].req_nodes.get(rid) if name in sessions else None
+    return None if node is None else [*node.req.origin_input_ids, *node.req.output_ids]
 
 
 def _memory(release: Release, shape: Shape) -> AnyMemory:

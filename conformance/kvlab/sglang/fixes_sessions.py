@@ -22,6 +22,15 @@ _GONE_ON = "if isinstance(req.finished_reason, FINISH_ABORT) or (not req.finishe
 _FREE = "req.session.abort_req()\n"
 _FREE_IF_OVER = "req.session._inflight = not req.finished()\n"
 
+_GONE_ON_BY_DRAFTS = f"{_GONE_ON[:-1]} or (req.kv.holds_mamba and req.spec_verify_ct):"
+_ENDS_WITHOUT_RECORD = """session = req.session
+        if req.finished() and not isinstance(req.finished_reason, FINISH_ABORT):
+            req.output_ids = req.output_ids[: req.finished_len]
+            session.finish_req(req)
+        else:
+            session._inflight = not req.finished()
+"""
+
 _FINISHED = "all(node.req.finished() for node in session.req_nodes.values())"
 _AT_REST = f"not session._inflight if session.streaming else {_FINISHED}"
 
@@ -119,6 +128,13 @@ def fix_states(release: Release, patches: Patches) -> None:
     _mend(patches, "retracted states", (slots, name, _ABORTED, _GONE_ON), (slots, name, _FREE, _FREE_IF_OVER))
 
 
+def fix_drafted_states(release: Release, patches: Patches) -> None:
+    """The turn after one with drafts begins anew: its state may have seen drafts that its text does not have."""
+    name, slots = "try_cache_finished_req", release.session_slots
+    places = (slots, name, _GONE_ON, _GONE_ON_BY_DRAFTS), (slots, name, _FREE_IF_OVER, _ENDS_WITHOUT_RECORD)
+    _mend(patches, "states with drafts", *places)
+
+
 def fix_last_token(release: Release, patches: Patches) -> None:
     """A slot counts what its turn has computed, and not the room that it had for drafts."""
     _mend(patches, "last tokens", (release.session_slots, "try_cache_finished_req", _COUNTED, _COMPUTED))
@@ -172,6 +188,7 @@ FIXES = (
     fix_rows,
     fix_preempted,
     fix_states,
+    fix_drafted_states,
     fix_closing,
     fix_flush,
     fix_last_token,

@@ -5,7 +5,7 @@ release's servers build, with its core in Python or in Rust, or switched off.
 """
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kvattach.sglang.release import Release
@@ -57,6 +57,16 @@ class Pools:
             kept_every=page_size * rng.choice([1, 1, 3]),
             path=rng.choice([-1, -1, 2]),
         )
+
+    @property
+    def take_drafts(self) -> bool:
+        """Whether a server takes drafts with these pools: it refuses them where a state is found at its very end."""
+        return not self.states or not self.cached or self.tracked
+
+    def with_drafts(self, steps: int, page_size: int) -> "Pools":
+        """The same, with states that are kept so far apart that two steps in a row keep one at most (`found`)."""
+        apart = -(-2 * (steps + 1) // page_size) * page_size
+        return replace(self, kept_every=max(self.kept_every, apart)) if steps else self
 
     @property
     def arguments(self) -> Arguments:

@@ -201,7 +201,11 @@ class Worker:
     def _prepare_states(self, batch: Any) -> None:
         """As the model's runner does before it computes: new states are cleared, found ones are copied."""
         pool = getattr(self._rows, "mamba_pool", None)
-        if pool is None or not batch.forward_mode.is_extend():
+        if pool is None:
+            return
+        if not batch.forward_mode.is_extend():
+            if self._drafts:
+                self._release.verifying.prepare_mamba_track_for_verify(batch)
             return
         if batch.mamba_clear_indices is not None:
             pool.clear_slots(batch.mamba_clear_indices)

@@ -1,7 +1,7 @@
 """Clients that talk to a server in streaming sessions: they open them, append turn after turn, and close them."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +24,9 @@ class Clients:
         self._orphans: set[str] = set()
         """Turns without an answer, of sessions that their clients have closed."""
         self._texts: dict[str, list[int]] = {}
-        """Session -> its text; a turn that is aborted is no part of it."""
+        """Session -> its text; a turn that is aborted is no part of it, unless the server took it for finished."""
+        self.taken: Callable[[str, str], list[int] | None] = lambda *_: None
+        """The text of a session and a turn that the server took for finished when it retracted it (`found`)."""
         self._opened = 0
         self._clock = 0.0
 
@@ -76,6 +78,7 @@ class Clients:
         for name, turns in self._sessions.items():
             if rid in turns:
                 turns.remove(rid)
+                text = self.taken(name, rid) if text is None else text
                 if text is not None:
                     self._texts[name] = text
 
