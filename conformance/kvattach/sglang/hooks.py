@@ -423,7 +423,7 @@ class Attached(Rows):
         return stay
 
     def saved(self, req: Any, *, back: bool = False) -> None:
-        """What a request has computed was copied to the host, or `back`, on the current stream."""
+        """A request's pages were copied to the host, or `back`, on the current stream."""
         stay = self._stays.get(req.rid)
         if stay is not None:
             use = [Use(table=stay.name, stop=req.seqlen - 1)]

@@ -1,8 +1,8 @@
 """Hooks into SGLang's disaggregated prefill and decode with Mooncake: remote writes, messages, metadata slots.
 
 A server is a host. Prefill queues a remote write of its own pages into decode's; it begins when the library is called,
-and ends when the library says that it is done. One that has failed may go on: nobody is told when it is over. What a
-request's first token is carried in, its metadata, lies in slots of a pool of its own, which is written the same way.
+and ends when the library says that it is done. One that has failed may go on, and no engine learns when it is over. The
+metadata of a request, with its first token, lie in slots of a pool of their own, which is written the same way.
 """
 
 import threading
@@ -69,30 +69,30 @@ class Mooncake:
         hook(
             mooncake,
             "build_receiver_metadata_message",
-            after=lambda _, __, ___, **told: self._send(f"fill {told['bootstrap_room']}"),
+            after=lambda _, __, ___, **said: self._send(f"fill {said['bootstrap_room']}"),
         )
-        hook(modules.mooncake.TransferInfo, "from_zmq", after=lambda _, told, *__: self._receive(f"fill {told.room}"))
+        hook(modules.mooncake.TransferInfo, "from_zmq", after=lambda _, said, *__: self._receive(f"fill {said.room}"))
         hook(
             common.CommonKVManager,
             "send_kv_status_message",
-            before=lambda _, **told: self._send(f"status {told['bootstrap_room']} {told['status']}"),
+            before=lambda _, **said: self._send(f"status {said['bootstrap_room']} {said['status']}"),
         )
         hook(
             common.CommonKVManager,
             "apply_prefill_status",
-            before=lambda _, **told: self._receive(f"status {told['bootstrap_room']} {told['status']}"),
+            before=lambda _, **said: self._receive(f"status {said['bootstrap_room']} {said['status']}"),
         )
-        hook(common.AbortNotification, "to_zmq", before=lambda told: self._send(_abort("abort", told)))
+        hook(common.AbortNotification, "to_zmq", before=lambda said: self._send(_abort("abort", said)))
         hook(
             common.AbortNotification,
             "from_zmq",
-            after=lambda _, told, *__: None if told is None else self._receive(_abort("abort", told)),
+            after=lambda _, said, *__: None if said is None else self._receive(_abort("abort", said)),
         )
-        hook(common.AbortAck, "to_zmq", before=lambda told: self._send(_abort("abort ack", told)))
+        hook(common.AbortAck, "to_zmq", before=lambda said: self._send(_abort("abort ack", said)))
         hook(
             common.AbortAck,
             "from_zmq",
-            after=lambda _, told, *__: None if told is None else self._receive(_abort("abort ack", told)),
+            after=lambda _, said, *__: None if said is None else self._receive(_abort("abort ack", said)),
         )
 
     # Messages
@@ -218,8 +218,8 @@ class Mooncake:
         self._attached.hooks.emit(Begin(f"host {self._copied}", "host", reads, writes, at=what))
 
 
-def _abort(kind: str, told: Any) -> str:
-    return f"{kind} {told.room} {told.generation}"
+def _abort(kind: str, said: Any) -> str:
+    return f"{kind} {said.room} {said.generation}"
 
 
 def _metadata(room: int) -> str:

@@ -57,12 +57,12 @@ def _of_transfers(release: Release) -> list[Defect]:
     manager, common = release.pair.mooncake.MooncakeKVManager, release.pair.common
     worker = (manager, "transfer_worker")
     asked = "reqs_to_be_processed = ("
-    told = "kv_chunk.is_last_chunk and self.conclude_transfer(bootstrap_room=kv_chunk.room, status=KVPoll.Success)"
+    done = "kv_chunk.is_last_chunk and self.conclude_transfer(bootstrap_room=kv_chunk.room, status=KVPoll.Success)"
     return [
         Defect(
             "notified too early",
             "decode is told that all is there before the last chunk is written",
-            ((*worker, asked, f"{told}\n            {asked}"),),
+            ((*worker, asked, f"{done}\n            {asked}"),),
         ),
         Defect(
             "abort answered too early",

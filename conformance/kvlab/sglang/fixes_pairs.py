@@ -8,7 +8,7 @@ from kvlab.injection import Defect, NotInjected, inject_fault
 
 
 def fix_filled(release: Release, patches: Patches) -> None:
-    """Decode tells prefill of pages when no launch writes them any more."""
+    """Decode gives prefill pages to fill when no launch writes them any more."""
     asked = "decode_req.metadata_buffer_index = (\n"
     waits = "if self.scheduler.enable_overlap:\n        self.scheduler.forward_stream.synchronize()\n    "
     places = ((release.pair.decode.DecodePreallocQueue, "_send_kv_metadata", asked, waits + asked),)

@@ -16,7 +16,7 @@ LATENCY, LATE = 2.0, 90.0
 SLOW = 5
 """How many times longer a transfer takes that is slow; that is in time for all that ends by the clock."""
 SILENT = 40.0
-"""Seconds for which a server answers nobody, at most."""
+"""Seconds for which a server does not answer, at most."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Faults:
     left: float = 0.0
     """How often a transfer fails by its time-out, and goes on all the same."""
     silent: float = 0.0
-    """How often, for each second, a server begins to answer nobody."""
+    """How often, for each second, a server begins to be silent."""
     steady: bool = False
     """Whether aborts arrive all the same: where one is lost, decode gives pages back by the clock."""
 
@@ -58,13 +58,13 @@ class Network:
     inboxes: dict[str, list[tuple[float, int, list[bytes]]]] = field(default_factory=dict)
     """Server -> what is on its way to it, when it is there, and its number."""
     routes: dict[str, Any] = field(default_factory=dict)
-    """What the prefill server has registered."""
+    """The registration of the prefill server."""
     transfers: int = 0
     """How many transfers were posted."""
     unsettled: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
     """Transfers that have failed for their caller and go on: when they end, their number, and what they do then."""
     silent: dict[str, float] = field(default_factory=dict)
-    """Server -> until when it answers nobody."""
+    """Server -> until when it does not answer."""
     over: Callable[[int, bool], None] = lambda *_: None
     """Called when a transfer that has failed for its caller is over: its number, and whether all of it is written."""
     _dice: random.Random = field(init=False)

@@ -178,7 +178,7 @@ class Pair:
             attached.hooks.detach()
 
     def _follow(self, name: str, worker: Worker, together: Together) -> Attached:
-        """Hooks for one server, and what it tells of its launches."""
+        """Hooks for one server, and for its launches."""
         attached = Attached(self.release, together.of(name), Stream, Event, LOOKS)
         self._transfers[name] = Followed(attached, SERVERS[1 - SERVERS.index(name)])
         if name == "decode":
@@ -279,13 +279,13 @@ class Pair:
             server.attached.idle()
 
     def gave_up(self, error: Exception) -> bool:
-        """An error of the engine has ended the run; whether it could be told."""
+        """An error of the engine has ended the run; whether it was reported."""
         hooks = None if self._here is None else self._here.hooks
         if hooks is not None:
-            told = f"{type(error).__name__}: {error}"
-            if "leak detected" in told:  # it has looked because it is idle
+            said = f"{type(error).__name__}: {error}"
+            if "leak detected" in said:  # it has looked because it is idle
                 self._idles(self._here)
-            hooks.emit(Failed("stuck" if STUCK in told else "assertion", told))
+            hooks.emit(Failed("stuck" if STUCK in said else "assertion", said))
         return hooks is not None
 
     def _tick(self) -> float:
@@ -296,7 +296,7 @@ class Pair:
         return max(TICK, min([LONG_TICK, self.network.quiet(), *arrivals]))
 
     def _standing(self) -> str:
-        """What is left, and where."""
+        """The requests that are left, and where."""
         prefill, decode = (self.servers[name].scheduler for name in SERVERS)
         places = {
             "prefill waits": prefill.waiting_queue,
@@ -308,8 +308,8 @@ class Pair:
             "decode waits": decode.waiting_queue,
             "decode runs": decode.running_batch.reqs,
         }
-        told = [f"{where} {', '.join(req.rid for req in reqs)}" for where, reqs in places.items() if reqs]
-        return "; ".join([f"{len(self.traffic.live)} are not answered", *told])
+        said = [f"{where} {', '.join(req.rid for req in reqs)}" for where, reqs in places.items() if reqs]
+        return "; ".join([f"{len(self.traffic.live)} are not answered", *said])
 
     def _ended(self) -> bool:
         if self.traffic.left or self.traffic.live:
@@ -335,7 +335,7 @@ class Pair:
             server.hooks.attach()
 
     def _leave(self) -> None:
-        """The hooks of whoever is at work go, too."""
+        """The hooks of the server at work go, too."""
         if self._here is not None and self._here.hooks is not None:
             self._here.hooks.detach()
 

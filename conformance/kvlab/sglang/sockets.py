@@ -46,7 +46,7 @@ class Push:
         self._to = SERVERS[int(endpoint.rpartition(":")[0][-1]) - 1]
 
     def get_monitor_socket(self, _: object) -> "Monitor":
-        """What says whether it has broken."""
+        """A monitor that says whether it has broken."""
         return Monitor(self)
 
     def send_multipart(self, parts: list[bytes]) -> None:
@@ -78,7 +78,7 @@ class Push:
         self._on_its_way.clear()
 
     def close(self, **_: object) -> None:
-        """What is on its way arrives."""
+        """Messages on their way arrive."""
 
 
 class Monitor:
@@ -161,7 +161,7 @@ class Answer:
         self._said = said
 
     def json(self) -> Any:
-        """What it says."""
+        """Its content."""
         return self._said
 
 
@@ -172,7 +172,7 @@ class Http:
         """A session."""
 
     def mount(self, *_: object) -> None:
-        """All is answered alike."""
+        """All gets the same answer."""
 
     def put(self, _: str, json: Any, **__: object) -> Answer:
         """Register a server."""
@@ -193,8 +193,8 @@ class Http:
             return Answer()
         if "prefill_dp_rank=-1" in url:
             names = ("attn_tp_size", "attn_cp_size", "pp_size", "page_size", "kv_cache_dtype", "prefill_http_port")
-            told = {name: routes[name] for name in (*names, "decode_allocation_policy")}
-            return Answer({**told, "dp_size": 1, "follow_bootstrap_room": True})
+            known = {name: routes[name] for name in (*names, "decode_allocation_policy")}
+            return Answer({**known, "dp_size": 1, "follow_bootstrap_room": True})
         return Answer({"rank_ip": routes["rank_ip"], "rank_port": routes["rank_port"]})
 
 

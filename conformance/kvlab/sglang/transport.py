@@ -33,7 +33,7 @@ class Thread:
 
 
 class Event:
-    """Stands in for `threading.Event`: nobody sets it, and to wait for it takes its time."""
+    """Stands in for `threading.Event`: it is never set, and to wait for it takes its time."""
 
     def is_set(self) -> bool:
         """It never is."""
