@@ -26,7 +26,7 @@ class Level(StrEnum):
     memory = "memory"
 
 
-_REQUIREMENT = re.compile(r"(lmcache|sglang|transformers|vllm)==([0-9][0-9A-Za-z.+!-]*)")
+_REQUIREMENT = re.compile(r"(lmcache|max|sglang|transformers|vllm)==([0-9][0-9A-Za-z.+!-]*)")
 
 _Cache = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Where releases are kept; by default in the user's cache folder.")
@@ -36,7 +36,7 @@ _Cache = Annotated[
 @app.command()
 def install(
     releases: Annotated[
-        list[str], typer.Argument(metavar="ENGINE==VERSION", help="lmcache, sglang, transformers or vllm.")
+        list[str], typer.Argument(metavar="ENGINE==VERSION", help="lmcache, max, sglang, transformers or vllm.")
     ],
     cache: _Cache = None,
 ) -> None:
@@ -53,7 +53,7 @@ def install(
         match = _REQUIREMENT.fullmatch(release)
         if match is None:
             raise typer.BadParameter(
-                f"{release!r} is no release: give lmcache, sglang, transformers or vllm as ENGINE==VERSION"
+                f"{release!r} is no release: give lmcache, max, sglang, transformers or vllm as ENGINE==VERSION"
             )
         versions.append((match[1], match[2]))
     for engine, version in versions:
@@ -79,7 +79,9 @@ def list_releases(cache: _Cache = None) -> None:
         Console().print(Text(f"There are no releases in {cache or cache_folder()}."), soft_wrap=True)
 
 
-Engine = Annotated[str, typer.Argument(help="vllm, sglang, sglang-jax, mini-sglang, nano-vllm or transformers.")]
+Engine = Annotated[
+    str, typer.Argument(help="vllm, sglang, sglang-jax, mini-sglang, nano-vllm, transformers, lmcache or max.")
+]
 Release = Annotated[
     str, typer.Argument(metavar="VERSION|DIR", help="An installed release, or the folder of a checkout or wheel.")
 ]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kvlab.issues import Issue, Section, Table, issues_of
 
-ENGINES = ("lmcache", "mini-sglang", "sglang", "sglang-jax", "transformers", "vllm")
+ENGINES = ("lmcache", "max", "mini-sglang", "sglang", "sglang-jax", "transformers", "vllm")
 """Engines with a table."""
 
 

@@ -12,7 +12,7 @@ from kvconform.subprocesses import run
 PINS = Path(__file__).with_name("wheels.txt")
 """Wheels that may be fetched of the releases that this repository names, by hash, as pip's requirements have it."""
 
-ENGINES = ("lmcache", "sglang", "transformers", "vllm")
+ENGINES = ("lmcache", "max", "sglang", "transformers", "vllm")
 """Engines whose releases are on the package index, by the names of their packages."""
 
 

@@ -10,7 +10,7 @@ from kvlab.injection import NotInjected
 from kvlab.stubs import EngineError
 from kvlab.tokens import describe
 
-ATTACHED = ("vllm", "sglang", "sglang-jax", "mini-sglang", "nano-vllm", "transformers", "lmcache")
+ATTACHED = ("vllm", "sglang", "sglang-jax", "mini-sglang", "nano-vllm", "transformers", "lmcache", "max")
 """Engines that can be driven."""
 
 

@@ -12,6 +12,8 @@ from kvlab.lmcache import fixes as lmcache_fixes
 from kvlab.lmcache.driver import Shape as LmcacheShape
 from kvlab.matrix.findings import RAISES
 from kvlab.matrix.table import MARKS
+from kvlab.max import fixes as max_fixes
+from kvlab.max.driver import Shape as MaxShape
 from kvlab.mini_sglang.driver import Shape as MiniShape
 from kvlab.mini_sglang.fixes import FIXES
 from kvlab.pages import ENGINES, page_of
@@ -30,7 +32,14 @@ from tests.spec.memory.once import Once
 FOUND = Path(__file__).parents[2] / "conformance" / "found"
 ISSUES = [(engine, issue) for engine in ENGINES for issue in issues_of(engine).issues]
 TRACES = {f"{engine}/{trace}": issue for engine, issue in ISSUES for trace in issue.traces}
-OPTIONS = {"lmcache": LmcacheShape, "vllm": Workload, "sglang": Shape, "sglang-jax": JaxShape, "mini-sglang": MiniShape}
+OPTIONS = {
+    "lmcache": LmcacheShape,
+    "max": MaxShape,
+    "vllm": Workload,
+    "sglang": Shape,
+    "sglang-jax": JaxShape,
+    "mini-sglang": MiniShape,
+}
 
 
 @pytest.mark.parametrize(("name", "issue"), TRACES.items(), ids=TRACES)
@@ -105,6 +114,7 @@ def test_a_fix_is_one_of_the_engines_and_each_fix_is_of_an_issue() -> None:
     assert named["mini-sglang"] == FIXES.keys()
     assert named["transformers"] == {transformers_fix.__name__}
     assert named["lmcache"] == lmcache_fixes.FIXES.keys()
+    assert named["max"] == max_fixes.FIXES.keys()
     assert named["vllm"] == {fix.__name__ for fix in (names_without_content, *kv_events.FIXES)}
 
 

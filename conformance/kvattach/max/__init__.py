@@ -1,0 +1,1 @@
+"""Hooks into Modular MAX."""

@@ -1,0 +1,237 @@
+"""Hooks into MAX's cache: claims of requests, and what they write and read through their tables.
+
+The content of a block is a label of each of its pages: the tokens up to the block's end, behind the salt of the request
+and the name of the leaf. A recurrent state is named as the block that ends where it stands.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvattach.hooks import Trace, chained
+from kvattach.max.modules import Engine
+from kvattach.max.transfers import Transfers
+from kvattach.residency import Run
+from kvspec.memory.events import Deliver, End, EndHolder, OpId, Unify, Use
+
+
+class Stay(Run):
+    """A request from its claim to its release."""
+
+    def __init__(self, name: str, context: Any, page_size: int, future: int) -> None:
+        """It has no blocks yet. `future` stands in the tokens for one that is not sampled yet."""
+        super().__init__(name, page_size)
+        self.context, self.salt, self._future = context, context.cache_salt or "", future
+        self.states: dict[int, str] = {}
+        """Position -> the label of a state whose last token was not known."""
+
+    @property
+    def tokens(self) -> list[int]:
+        """The tokens that are known."""
+        tokens: list[int] = self.context.tokens.all.tolist()
+        return tokens[:-1] if tokens[-1] == self._future else tokens
+
+
+@dataclass
+class Launch:
+    """A forward pass of all replicas."""
+
+    last: list[OpId] = field(default_factory=list)
+    """The last operation of each replica."""
+    results: dict[str, tuple[OpId, str]] = field(default_factory=dict)
+    """Request -> the operation that its token comes from, and its holder."""
+
+
+class Attached(Transfers):
+    """Emits the events of one cache, from its creation on."""
+
+    def __init__(self, engine: Engine, trace: Trace) -> None:
+        """Install the hooks."""
+        super().__init__(engine, trace)
+        self._future: int = engine.context.FUTURE_TOKEN
+        self._stays: dict[str, Stay] = {}
+        self._claims = Counter[str]()
+        """Request -> how often it was claimed."""
+        self._tables: dict[str, Any] = {}
+        """Leaf -> the table that was staged last."""
+        self._staged: dict[int, dict[str, Any]] = {}
+        """Replica -> the tables of its pass."""
+        self.launch = Launch()
+        """The last pass."""
+        self._results: dict[str, tuple[OpId, str]] = {}
+        hooks, cache, manager = self.hooks, engine.cache.JengaKVCacheManager, engine.manager.JengaBlockManager
+        hooks.hook(manager, "claim", before=self._claimed)
+        for owner, name in ((manager, "alloc"), (manager, "release"), (cache, "step")):
+            self._within(owner, name, lambda _, context: self._stay(context).name)
+        hooks.hook(manager, "release", before=lambda _, context: self._stay(context), after=self._released)
+        hooks.hook(engine.constructor.TextBatchConstructor, "release_request", after=self._left)
+        for group in (engine.groups.KVGroupCoordinatorInterface, engine.recurrent.RecurrentKVGroupCoordinator):
+            hooks.watch(group, "grow")  # `alloc` has asked for room first
+        hooks.watch(engine.scratch.ScratchKVGroupCoordinator, "grow")
+        hooks.hook(manager, "_compute_hashes_for_request", after=self._hashed)
+        for leaf in (engine.params.PagedKVLeafRegion, engine.params.RecurrentKVLeafRegion):
+            hooks.hook(leaf, "write_staged_inputs", after=self._table)
+        hooks.hook(cache, "_compute_kv_cache_assignments", after=self._assigned)
+        hooks.hook(cache, "runtime_inputs", after=lambda _, __, of, batches, **___: self._launched(batches))
+        hooks.hook(cache, "_copy_rows", before=self._states_copied)
+        hooks.hook(cache, "_wipe_rows", before=self._states_wiped)
+
+    def _made(self, _: None, __: None, cache: Any, **___: Any) -> None:
+        super()._made(None, None, cache)
+        self._leaves = cache._leaves
+        for kept in (self._stays, self._claims, self._tables, self._staged, self._results):
+            kept.clear()
+
+    # Requests
+
+    def _claimed(self, manager: Any, context: Any, *_: Any, **__: Any) -> None:
+        request = str(context.request_id)
+        if request not in self._stays:
+            self._claims[request] += 1
+            self._stays[request] = Stay(f"{request}.{self._claims[request]}", context, self._size, self._future)
+
+    def _stay(self, context: Any) -> Stay:
+        return self._stays[str(context.request_id)]
+
+    def _released(self, stay: Stay, *_: Any) -> None:
+        del self._stays[str(stay.context.request_id)]
+        self.hooks.emit(EndHolder(stay.name))
+
+    def _left(self, _: None, __: None, constructor: Any, request: Any) -> None:
+        """A request has left the scheduler: with it goes what it has."""
+        stay = self._stays.get(str(request))
+        if stay is not None:
+            self._released(stay)
+
+    # Content
+
+    def _hashed(self, _: None, names: list[bytes], manager: Any, context: Any) -> None:
+        """The names of a request's blocks are known, and so is the content that it means."""
+        stay = self._stay(context)
+        self._learns(stay)
+        for name, label in zip(names, stay.labels([], 0, len(names)), strict=True):
+            self.contents[name] = stay.salt + label
+
+    def _learns(self, stay: Stay) -> None:
+        """Emit what was written before its tokens were known, and is known now."""
+        tokens = stay.tokens
+        learnt = [(one.label, one.same) for one in stay.grown(tokens)]
+        for position in [one for one in stay.states if one <= len(tokens)]:
+            learnt.append((stay.states.pop(position), self._state(stay, position)))
+        for label, same in learnt:
+            for leaf in self._leaves:
+                self.hooks.emit(Unify(f"{leaf}:{stay.salt}{label}", f"{leaf}:{stay.salt}{same}"))
+
+    def _state(self, stay: Stay, position: int) -> str:
+        """The label of a state after so many tokens."""
+        if not position:
+            return "nothing"
+        tokens, (page, further) = stay.tokens, divmod(position, self._size)
+        if position > len(tokens):
+            return stay.states.setdefault(position, f"{stay.name}@{position}")
+        (label,) = stay.labels(tokens, page - 1, page) if page else ("",)
+        return chained(label, ("state", *tokens[page * self._size : position])) if further else label
+
+    # Launches
+
+    def _table(self, _: None, __: None, leaf: Any, plans: Any, into: dict[str, Any]) -> None:
+        """A leaf's table is staged: blocks of positions, or rows of states by layer."""
+        region = getattr(leaf, "region", None)
+        if region is None:
+            self._tables[leaf.leaf_id] = into[leaf.leaf_id].tolist()
+        else:
+            rows = into[region.leaf_id][0]
+            self._tables[leaf.leaf_id] = [[row // region.num_layers] for row in rows.tolist()]
+
+    def _assigned(self, _: None, __: Any, cache: Any, staging: Any, *, replica_idx: int, **___: Any) -> None:
+        self._staged[replica_idx], self._tables = self._tables, {}
+
+    def _launched(self, batches: Any) -> None:
+        self.launch = Launch()
+        for replica, batch in enumerate(batches):
+            if not batch:
+                continue
+            reads, writes, read_states, written_states = (list[Use]() for _ in range(4))
+            for row, context in enumerate(batch):
+                self._learns(self._stay(context))
+                for leaf, region in self._leaves.items():
+                    blocks = self._staged[replica][leaf][row]
+                    if region.group_id.is_recurrent():
+                        self._moves(replica, leaf, blocks[0], context, read_states, written_states)
+                    elif not region.group_id.is_scratch():
+                        window = region.group_id.window_size
+                        self._attends(replica, leaf, blocks, context, window, reads, writes)
+            if read_states:
+                self._begin(replica, reads=read_states, writes=written_states, reads_own_writes=False)
+            operation = self._begin(replica, reads=reads, writes=writes)
+            self.launch.last.append(operation)
+            for context in batch:
+                if not context.tokens.actively_chunked:
+                    self.launch.results[str(context.request_id)] = operation, self._stay(context).name
+
+    def _attends(
+        self,
+        replica: int,
+        leaf: str,
+        blocks: list[int],
+        context: Any,
+        window: int,
+        reads: list[Use],
+        writes: list[Use],
+    ) -> None:
+        """A pass writes the positions that it computes, and reads these and those before them, as far as it looks."""
+        start = context.tokens.processed_length
+        stop = start + context.tokens.active_length
+        low = max(0, start - window + 1) if window > 0 else 0
+        reads += self._span(replica, leaf, blocks, context, low, stop)
+        writes += self._span(replica, leaf, blocks, context, start, stop)
+
+    def _span(self, replica: int, leaf: str, blocks: list[int], context: Any, start: int, stop: int) -> list[Use]:
+        stay, size, per = self._stay(context), self._size, self.per(leaf)
+        first, last = start // size, -(-stop // size)
+        labels = [f"{leaf}:{stay.salt}{label}" for label in stay.labels([], first, last)]
+        return [
+            Use(
+                pool=f"kv{replica}",
+                pages=[block * per + piece for block in blocks[first:last]],
+                start=start - first * size,
+                stop=stop - first * size,
+                labels=labels,
+                holder=stay.name,
+            )
+            for piece in range(per)
+        ]
+
+    def _moves(self, replica: int, leaf: str, block: int, context: Any, reads: list[Use], writes: list[Use]) -> None:
+        """A pass moves a state on, in its block."""
+        stay, start = self._stay(context), context.tokens.processed_length
+        for uses, position in ((reads, start), (writes, start + context.tokens.active_length)):
+            label = self._state(stay, position)
+            labels = [f"{leaf}:{stay.salt if position else ''}{label}"] * self.per(leaf)
+            pages = self.pages(leaf, [block])
+            uses.append(Use(pool=f"kv{replica}", pages=[*pages], labels=labels, holder=stay.name))
+
+    def _states_copied(self, cache: Any, replica: int, rows: dict[str, tuple[range, range]]) -> None:
+        for key, (source, target) in rows.items():
+            self._begin(replica, copies=[(self._rows(replica, key, source), self._rows(replica, key, target))])
+
+    def _states_wiped(self, cache: Any, replica: int, rows: dict[str, range]) -> None:
+        for key, span in rows.items():
+            use = self._rows(replica, key, span)
+            use.labels = [f"{key.removesuffix('/pool')}:nothing"] * len(use.pages)
+            self._begin(replica, writes=[use])
+
+    def _rows(self, replica: int, key: str, rows: range) -> Use:
+        """The block that rows of a pool of states are."""
+        leaf = key.removesuffix("/pool")
+        return Use(pool=f"kv{replica}", pages=[*self.pages(leaf, [rows.start // len(rows)])])
+
+    def finished(self, launch: Launch) -> None:
+        """The host has waited for a pass."""
+        for operation in launch.last:
+            self.hooks.emit(End(operation))
+        self._results.update(launch.results)
+
+    def delivered(self, request: str) -> None:
+        """A client gets the newest token of a request."""
+        self.hooks.emit(Deliver(*self._results[request]))

@@ -1,0 +1,171 @@
+"""Hooks into MAX's pools: huge blocks that serve leaves of several sizes, references and names of their blocks.
+
+One slab serves all leaves: a page of the pool is the largest piece of which each leaf's block is a multiple. A block is
+a run of pages.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count
+from math import lcm
+from typing import Any
+
+from kvattach.hooks import Hooks, Trace
+from kvattach.max.modules import Engine
+from kvspec.memory.events import Count, Drop, EndHolder, Idle, Pool, Publish, Release, Share, Take
+
+HOST = "host"
+TRANSFERS = "transfers"
+"""The holder of what transfers to and from the host tier pin."""
+
+
+class Pools:
+    """Emits what becomes of blocks: who holds them, and under which names they are found."""
+
+    def __init__(self, engine: Engine, trace: Trace) -> None:
+        """Install the hooks."""
+        self.hooks = hooks = Hooks(trace)
+        self._numbers = count(1)
+        self._who = ["nobody"]
+        self._names: dict[tuple[int, str, int], bytes] = {}
+        """Pool, leaf and block -> the name under which the block is found."""
+        self.contents: dict[bytes, str] = {}
+        """Name -> the label of the content that its request means, but for the leaf."""
+        hooks.hook(engine.cache.JengaKVCacheManager, "__init__", after=self._made)
+        pool = engine.core.JengaBlockPool
+        hooks.hook(pool, "alloc_block", after=self._taken)
+        hooks.hook(pool, "free_block", before=self._freed)
+        hooks.hook(pool, "touch", before=self._touched)
+        hooks.hook(pool, "commit_into_prefix_cache", after=self._named)
+        hooks.hook(pool, "get_or_commit_into_prefix_cache", after=self._named_or_found)
+        for name in ("uncommit_block", "reset_prefix_cache"):
+            hooks.hook(pool, name, after=lambda _, __, of, *___: self._gone(of))
+        manager = engine.manager.JengaBlockManager
+        for name in ("poll_transfers", "_track_transfer"):
+            self._within(manager, name, lambda *_, **__: TRANSFERS)
+        self._within(manager, "_copy_prefix_from_peers", lambda *_: f"peers {next(self._numbers)}", ends=True)
+
+    def _made(self, _: None, __: None, cache: Any, **___: Any) -> None:
+        self._pools = cache.pools
+        self._size: int = cache._block_size
+        self._ratios: dict[str, int] = cache.pools[0].cache_ratios
+        self._pieces = lcm(*self._ratios.values())
+        self._names.clear()
+        self.contents.clear()
+        pools = {
+            f"kv{index}": Pool(
+                page_size=self._size,
+                num_pages=pool.num_huge_blocks * self._pieces,
+                first_page=0,
+                padding=[*range(self._pieces)],
+            )
+            for index, pool in enumerate(self._pools)
+        }
+        self.hooks.trace.header("max", pools | {HOST: Pool(page_size=self._size, keyed=True)})
+
+    def _index(self, pool: Any) -> int:
+        return next(index for index, one in enumerate(self._pools) if one is pool)
+
+    def pages(self, leaf: str, blocks: Sequence[int]) -> list[int]:
+        """The pages of blocks of a leaf."""
+        return [block * self.per(leaf) + piece for block in blocks for piece in range(self.per(leaf))]
+
+    def per(self, leaf: str) -> int:
+        """Pages of a block."""
+        return self._pieces // self._ratios[leaf]
+
+    def keys(self, leaf: str, name: bytes) -> list[str]:
+        """The names of the pages of a block."""
+        return [f"{leaf} {name.hex()}+{piece}" for piece in range(self.per(leaf))]
+
+    # References
+
+    def _taken(self, _: None, block: Any, pool: Any, leaf: str) -> None:
+        """A block is handed out. It is found no more, nor is what another leaf had in its bytes."""
+        self._gone(pool)
+        self.hooks.emit(Take(self._who[-1], f"kv{self._index(pool)}", [*self.pages(leaf, [block.bid])]))
+
+    def _freed(self, pool: Any, block: Any) -> None:
+        if not block.is_null:
+            pages = self.pages(block.cache_id, [block.bid])
+            self.hooks.emit(Release(self._who[-1], f"kv{self._index(pool)}", [*pages]))
+
+    def _touched(self, pool: Any, block: Any) -> None:
+        """One more reference: of a transfer, or of a request that has found the block by its name."""
+        if block.is_null:
+            return
+        leaf, name, pins = block.cache_id, block.block_hash, self._who[-1] == TRANSFERS
+        keys = None if pins or name is None else self.keys(leaf, name)
+        pages = self.pages(leaf, [block.bid])
+        self.hooks.emit(Share(self._who[-1], f"kv{self._index(pool)}", [*pages], keys, pin=pins))
+
+    def _within(self, owner: Any, name: str, who: Callable[..., str], *, ends: bool = False) -> None:
+        """References that a function takes or gives back are those of the holder that `who` answers."""
+        original = getattr(owner, name)
+
+        def within(*args: Any, **kwargs: Any) -> Any:
+            with self._acting(self.hooks.guarded(who, *args, **kwargs) or "nobody") as holder:
+                answer = original(*args, **kwargs)
+            if ends:
+                self.hooks.emit(EndHolder(holder))
+            return answer
+
+        within.__wrapped__ = original  # type: ignore[attr-defined]
+        self.hooks.set(owner, name, within)
+
+    @contextmanager
+    def _acting(self, holder: str) -> Iterator[str]:
+        self._who.append(holder)
+        try:
+            yield holder
+        finally:
+            self._who.pop()
+
+    # Names
+
+    def _named(self, _: None, __: None, pool: Any, name: bytes, block: Any) -> None:
+        index, leaf = self._index(pool), block.cache_id
+        self._names[index, leaf, block.bid] = name
+        pages, content = self.pages(leaf, [block.bid]), self.contents.get(name)
+        labels = None if content is None else [f"{leaf}:{content}"] * len(pages)
+        self.hooks.emit(Publish(f"kv{index}", [*pages], self.keys(leaf, name), labels))
+
+    def _named_or_found(self, _: None, twin: Any, pool: Any, name: bytes, block: Any) -> None:
+        """A block has its name now, or is given back for the one that has it."""
+        if twin is not None:
+            self._touched(pool, twin)
+            self._freed(pool, block)
+        elif (self._index(pool), block.cache_id, block.bid) not in self._names:
+            self._named(None, None, pool, name, block)
+
+    def _gone(self, pool: Any) -> None:
+        """Emit which names find their blocks no more."""
+        index, caches = self._index(pool), pool.prefix_caches
+        for (where, leaf, block), name in list(self._names.items()):
+            found = caches[leaf].get(name) if where == index else None
+            if where == index and (found is None or found.bid != block):
+                del self._names[where, leaf, block]
+                self.hooks.emit(Drop(f"kv{index}", [*self.pages(leaf, [block])], self.keys(leaf, name)))
+
+    # The engine's own figures
+
+    def counted(self) -> None:
+        """Emit them: the references of all blocks, and which have a name."""
+        for index, pool in enumerate(self._pools):
+            references, found = Counter[int](), set[int]()
+            for leaf, ratio in self._ratios.items():
+                for bid in range(ratio, pool.num_huge_blocks * ratio):
+                    block = pool.block(leaf, bid)
+                    references.update(dict.fromkeys(self.pages(leaf, [bid]), block.ref_cnt))
+                    found.update(() if block.block_hash is None else self.pages(leaf, [bid]))
+            pages = range(self._pieces, pool.num_huge_blocks * self._pieces)
+            free = [page for page in pages if not references[page] and page not in found]
+            cached = [page for page in sorted(found) if not references[page]]
+            counts = {page: references[page] for page in pages}
+            self.hooks.emit(Count(f"kv{index}", free=[*free], cached=[*cached], references=counts))
+
+    def idle(self) -> None:
+        """Nothing is under way."""
+        self.counted()
+        self.hooks.emit(Idle())

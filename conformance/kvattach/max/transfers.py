@@ -1,0 +1,110 @@
+"""Copies of MAX's cache: between replicas, and to a host tier and back."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kvattach.hooks import Trace
+from kvattach.max.modules import Engine
+from kvattach.max.pools import HOST, Pools
+from kvspec.memory.events import Begin, Drop, End, OpId, Publish, Use, Wait
+
+
+class Transfers(Pools):
+    """Emits what is copied."""
+
+    def __init__(self, engine: Engine, trace: Trace) -> None:
+        """Install the hooks."""
+        super().__init__(engine, trace)
+        self._last: dict[int, OpId] = {}
+        """Replica -> the last operation of its stream."""
+        self._writing: dict[str, OpId] = {}
+        """Key of a host page -> the operation that writes it."""
+        self._targets: dict[OpId, list[Use]] = {}
+        """Load -> what it is to write."""
+        self.hooks.hook(engine.manager.JengaBlockManager, "_submit_page_copies", before=self._copied_from_peers)
+
+    def _made(self, _: None, __: None, cache: Any, **___: Any) -> None:
+        super()._made(None, None, cache)
+        for kept in (self._last, self._writing, self._targets):
+            kept.clear()
+
+    def _begin(self, replica: int, **uses: Any) -> OpId:
+        """An operation on the stream of a replica's passes."""
+        number = self._last[replica] = next(self._numbers)
+        self.hooks.emit(Begin(number, f"compute{replica}", **uses))
+        return number
+
+    def _block(self, replica: int, leaf: str, block: int, **given: Any) -> Use:
+        return Use(pool=f"kv{replica}", pages=[*self.pages(leaf, [block])], **given)
+
+    def _copied_from_peers(self, manager: Any, replica: int, copies: Any) -> None:
+        """Blocks come from other replicas.
+
+        The compiled driver orders it; it is taken to wait for all that both replicas have queued, and both for it.
+        """
+        others = sorted({copy.src_replica for copy in copies})
+        for other in others:
+            self.hooks.emit(Wait(f"compute{replica}", on=f"compute{other}"))
+        pairs = [
+            (
+                self._block(copy.src_replica, copy.leaf_id, copy.src_bid),
+                self._block(replica, copy.leaf_id, copy.dst_bid, holder=self._who[-1]),
+            )
+            for copy in copies
+        ]
+        operation = self._begin(replica, copies=pairs) if pairs else 0
+        for other in others:
+            self.hooks.emit(Wait(f"compute{other}", operation))
+
+    # The host tier
+
+    def saves(self, replica: int, taken: Mapping[str, Sequence[tuple[int, bytes]]]) -> OpId:
+        """Blocks are copied to the host, each under its name."""
+        pairs = [
+            (self._block(replica, leaf, block), Use(pool=HOST, pages=[*self.keys(leaf, name)]))
+            for leaf, blocks in taken.items()
+            for block, name in blocks
+        ]
+        number = self._copy(replica, pairs, [])
+        for _, target in pairs:
+            self._writing.update((str(key), number) for key in target.pages)
+        return number
+
+    def loads(self, replica: int, blocks: Mapping[str, Sequence[int]], names: Mapping[str, Sequence[bytes]]) -> OpId:
+        """Blocks are copied from the host, where they are meant to be what their names promise."""
+        pairs, after = list[tuple[Use, Use]](), list[OpId]()
+        for leaf, targets in blocks.items():
+            for target, name in zip(targets, names[leaf], strict=True):
+                keys, content = self.keys(leaf, name), self.contents.get(name)
+                labels = None if content is None else [f"{leaf}:{content}"] * len(keys)
+                source = Use(pool=HOST, pages=[*keys], labels=labels)
+                pairs.append((source, self._block(replica, leaf, target, holder=self._who[-1])))
+                after += [self._writing[key] for key in keys if key in self._writing]
+        number = self._copy(replica, pairs, after)
+        self._targets[number] = [target for _, target in pairs]
+        return number
+
+    def _copy(self, replica: int, pairs: list[tuple[Use, Use]], after: list[OpId]) -> OpId:
+        """A copy that waits for all that its replica has queued."""
+        number = next(self._numbers)
+        after += [self._last[replica]] if replica in self._last else []
+        self.hooks.emit(Begin(number, copies=pairs, after=sorted({*after}, key=str)))
+        return number
+
+    def copied(self, number: OpId, *, failed: bool) -> None:
+        """The host has seen that a copy is done, or has failed."""
+        targets = self._targets.pop(number, [])
+        self.hooks.emit(End(number, unwritten=targets if failed else []))
+
+    def kept(self, leaf: str, name: bytes) -> None:
+        """A block is found on the host."""
+        keys, content = self.keys(leaf, name), self.contents.get(name)
+        labels = None if content is None else [f"{leaf}:{content}"] * len(keys)
+        self.hooks.emit(Publish(HOST, [*keys], keys, labels))
+
+    def forgot(self, leaf: str, name: bytes) -> None:
+        """A block is found on the host no more."""
+        keys = self.keys(leaf, name)
+        for key in keys:
+            self._writing.pop(key, None)
+        self.hooks.emit(Drop(HOST, [*keys], keys))

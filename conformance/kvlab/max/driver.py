@@ -1,0 +1,253 @@
+"""Runs MAX's own scheduler on random requests and aborts: its batches, its cache manager and its compiled pool.
+
+A stand-in for the pipeline runs no model; each token is that which is due. Of a run with a host tier the transfers get
+on when the driver lets them. At the end nothing may be held, and each prompt is served once more.
+"""
+
+import queue
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import numpy
+
+from kvattach.hooks import is_error
+from kvattach.max.hooks import Attached
+from kvattach.max.modules import Engine
+from kvcheck import Finding
+from kvlab.max.cache import Leaf, make
+from kvlab.max.device import Pipeline
+from kvlab.max.tier import Tier
+from kvlab.tokens import Reason, Tokens, ignored
+from kvlab.traffic import EOS, Done, Traffic
+
+MOST_STEPS = 4_000
+LONGEST = 12
+"""The longest request, in blocks, where the memory has room for it."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How big one run is; lengths in tokens, memory in huge blocks."""
+
+    leaves: dict[str, Leaf]
+    page_size: int
+    huge_blocks: int
+    replicas: int
+    batch: int
+    budget: int
+    chunked: bool
+    mixed: bool
+    """Whether prompts are computed beside decodes."""
+    overlap: bool
+    caching: bool
+    alphabet: int
+    aborts: float
+    salts: int = 1
+    host: int = 0
+    """Blocks of each leaf in the host tier; 0: there is none."""
+    failures: float = 0.0
+    """How often a load from there fails."""
+
+    @classmethod
+    def drawn(cls, rng: random.Random) -> "Shape":
+        """A memory small enough that blocks are evicted, and prompts that share beginnings."""
+        page_size, batch = rng.choice([2, 4, 8]), rng.randint(1, 5)
+        return cls(
+            leaves=_leaves(rng, page_size),
+            page_size=page_size,
+            huge_blocks=rng.randint(5, 20),
+            replicas=rng.choice([1, 1, 1, 2]),
+            batch=batch,
+            budget=max(batch, rng.choice([4, 8, 16, 64])),
+            chunked=rng.random() < 0.8,
+            mixed=rng.random() < 0.5,
+            overlap=rng.random() < 0.7,
+            caching=rng.random() < 0.9,
+            alphabet=rng.choice([2, 3, 50]),
+            aborts=rng.choice([0.0, 0.05, 0.15]),
+            salts=rng.choice([1, 1, 2]),
+            host=rng.choice([0, 4, 12, 40]),
+            failures=rng.choice([0.0, 0.1, 0.4]),
+        )
+
+
+def _leaves(rng: random.Random, page_size: int) -> dict[str, Leaf]:
+    """The leaves of one model; the sizes of their blocks differ."""
+    window = partial(rng.randint, 2, 4 * page_size)
+    ratio = partial(rng.choice, [1, 2, 3, 4])
+    leaves = {"full": Leaf("full", ratio()), "window": Leaf("window", ratio(), window())}
+    states = {"state": Leaf("recurrent", ratio()), "conv": Leaf("scratch", ratio())}
+    return rng.choice(
+        [
+            {"full": leaves["full"]},
+            {"full": leaves["full"], "scales": Leaf("full", ratio())},
+            leaves,
+            {"window": leaves["window"], "far": Leaf("window", ratio(), window())},
+            {"full": leaves["full"], "state": states["state"]},
+            {"full": leaves["full"]} | states,
+            leaves | states,
+            {"state": states["state"]},
+        ]
+    )
+
+
+@dataclass
+class _Clients:
+    """The clients of one run: what they ask for, and what they are answered."""
+
+    engine: Engine
+    attached: Attached
+    tokens: Tokens
+    traffic: Traffic
+    shape: Shape
+    longest: int
+    requests: "queue.SimpleQueue[Any]" = field(default_factory=queue.SimpleQueue)
+    cancels: "queue.SimpleQueue[Any]" = field(default_factory=queue.SimpleQueue)
+    left: set[str] = field(default_factory=set)
+    """Requests whose clients have gone away."""
+    prompts: list[tuple[list[int], str | None]] = field(default_factory=list)
+
+    def ask(self, prompt: list[int] | None = None, salt: str | None = None) -> None:
+        """Send a request; without a prompt one is drawn."""
+        traffic, of, rng = self.traffic, self.engine.context, self.traffic.rng
+        if prompt is None:
+            prompt = traffic.prompt(rng.randint(1, self.longest - 1))[: self.longest - 1]
+            salt = rng.choice([None, *(f"salt {number}" for number in range(1, self.shape.salts))])
+            self.prompts.append((prompt, salt))
+        name, most, ends = f"r{traffic.number()}", rng.randint(1, self.longest - len(prompt)), rng.random() < 0.7
+        self.tokens.arrive(name, prompt, most, ends=ends)
+        traffic.live.append(name)
+        eos = of.EOSTracker(eos_token_ids={EOS} if ends else set())
+        self.requests.put(
+            of.TextContext(
+                request_id=self._id(name),
+                max_length=len(prompt) + most,
+                tokens=of.TokenBuffer(numpy.array(prompt, dtype=numpy.int64)),
+                eos_tracker=eos,
+                cache_salt=salt,
+            )
+        )
+
+    def _id(self, name: str) -> Any:
+        return self.engine.request.RequestID(name)
+
+    def arrive(self) -> None:
+        """Clients ask, or go away."""
+        self.traffic.arriving(self.ask)
+        name = self.traffic.aborted(self.shape.aborts)
+        if name is not None:
+            self.left.add(name)
+            self.cancels.put([self._id(name)])
+
+    def put_nowait(self, results: dict[Any, Any]) -> None:
+        """The scheduler's answers."""
+        for request, result in results.items():
+            name = str(request)
+            if name in self.left or result.result is None:
+                continue
+            self.attached.delivered(name)
+            reason: Reason = "done" if result.is_done else ""
+            self.tokens.answer(name, result.result.tokens, "_schedule", reason)
+            if result.is_done:
+                self.traffic.finished(name)
+
+
+def run(
+    engine: Engine,
+    attached: Attached,
+    seed: int,
+    requests: int = 25,
+    shape: Shape | None = None,
+    report: Callable[[Finding], None] = ignored,
+) -> str:
+    """Drive one scheduler until all its requests have left; the error with which it gave up, or nothing.
+
+    The same seed gives the same run. `report` takes findings on tokens.
+    """
+    rng = random.Random(seed)
+    drawn = Shape.drawn(rng)
+    try:
+        _loop(engine, attached, shape or drawn, rng, requests, Tokens(seed, report))
+    except Done:
+        pass
+    except BaseException as error:
+        if not is_error(error) or isinstance(error, (AttributeError, TypeError, NameError)):
+            raise
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def _loop(engine: Engine, attached: Attached, shape: Shape, rng: random.Random, requests: int, tokens: Tokens) -> None:
+    most = LONGEST * shape.page_size
+    tier = Tier(engine, attached, rng, shape.host, shape.failures) if shape.host else None
+    cache = make(
+        engine,
+        shape.leaves,
+        page_size=shape.page_size,
+        huge_blocks=shape.huge_blocks,
+        replicas=shape.replicas,
+        batch=shape.batch,
+        longest=most,
+        budget=shape.budget if shape.chunked else None,
+        caching=shape.caching,
+        connector=tier,
+    )
+    longest = min(most, cache.effective_max_seq_length or most)
+    if longest < 2:
+        return
+    traffic = Traffic(rng, requests, longest, shape.alphabet, running=shape.batch)
+    traffic.texts = tokens.texts
+    clients = _Clients(engine, attached, tokens, traffic, shape, longest)
+    scheduler = _scheduler(engine, attached, shape, cache, clients)
+    while traffic.left or traffic.live:
+        traffic.loop(MOST_STEPS)
+        clients.arrive()
+        _step(scheduler, tier, rng)
+        attached.counted()
+    _drain(scheduler, tier)
+    attached.idle()
+    for prompt, salt in clients.prompts[-6:]:
+        clients.ask(prompt, salt)
+        while traffic.live:
+            traffic.loop(MOST_STEPS)
+            _step(scheduler, tier, rng)
+    _drain(scheduler, tier)
+    attached.idle()
+
+
+def _scheduler(engine: Engine, attached: Attached, shape: Shape, cache: Any, clients: _Clients) -> Any:
+    config = engine.config.TokenGenerationSchedulerConfig(
+        max_batch_size=shape.batch,
+        target_tokens_per_batch_ce=shape.budget,
+        enable_chunked_prefill=shape.chunked,
+        enable_in_flight_batching=shape.mixed,
+        data_parallel_degree=shape.replicas,
+    )
+    made = engine.scheduler.TokenGenerationScheduler(
+        config,
+        Pipeline(engine, attached, clients.tokens, cache, overlap=shape.overlap),
+        request_queue=clients.requests,
+        response_queue=clients,
+        cancel_queue=clients.cancels,
+        kv_cache=cache,
+    )
+    made.scheduler_logger = SimpleNamespace(log_metrics=lambda **_: None)
+    return made
+
+
+def _step(scheduler: Any, tier: Tier | None, rng: random.Random) -> None:
+    scheduler.run_iteration()
+    if tier is not None:
+        tier.advance(rng)
+
+
+def _drain(scheduler: Any, tier: Tier | None) -> None:
+    """Wait for the last pass, for clients that have gone away, and for copies."""
+    for _ in range(4):
+        scheduler.run_iteration()
+        if tier is not None:
+            tier.finish()

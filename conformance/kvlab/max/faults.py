@@ -1,0 +1,155 @@
+"""Defects for MAX's own batches, its cache manager and its coordinators."""
+
+from kvattach.max.modules import Engine
+from kvlab.injection import Defect
+
+
+def defects(engine: Engine) -> list[Defect]:
+    """Twenty of them; those in the compiled pool's own code are out of reach."""
+    return [*_requests(engine), *_content(engine), *_transfers(engine)]
+
+
+def _requests(engine: Engine) -> list[Defect]:
+    """Blocks of requests: who holds them, and for how long."""
+    group, full = engine.groups.KVGroupCoordinatorInterface, engine.groups.FullKVGroupCoordinator
+    window, state = engine.groups.SlidingWindowKVGroupCoordinator, engine.recurrent.RecurrentKVGroupCoordinator
+    constructor = engine.constructor.TextBatchConstructor
+    return [
+        Defect(
+            "kept by a release",
+            "a request that leaves keeps its first block",
+            ((group, "release", "reversed(blocks)", "reversed(blocks[1:])"),),
+        ),
+        Defect(
+            "kept by a cancel",
+            "a request that is cancelled or ends keeps its blocks",
+            ((constructor, "release_request", "self.kv_cache.release(bound.ctx)", "pass"),),
+        ),
+        Defect(
+            "successor kept",
+            "a request that leaves keeps the block that its next state was to have",
+            ((state, "release", "self.pools[replica_idx].free_block(successor)", "pass"),),
+        ),
+        Defect(
+            "hit without a reference",
+            "blocks that a request finds are not held",
+            ((full, "claim_hit_blocks", "pool.touch(block)", "pass"),),
+        ),
+        Defect(
+            "window too short",
+            "a window gives back blocks that are still read",
+            ((window, "advance", "num_committed_blocks - self._blocks_in_window", "num_committed_blocks"),),
+        ),
+        Defect(
+            "given back twice",
+            "a block that a window has given back stays in its row",
+            ((window, "advance", "req_blocks[idx] = null_block", "break"),),
+        ),
+        Defect(
+            "table of before",
+            "a row's table goes on naming a block that was given back for its twin",
+            ((group, "commit", "self._bids.pop(req_id, None)", "pass"),),
+        ),
+        Defect(
+            "twin not taken",
+            "a row keeps a block that was given back for its twin",
+            ((group, "commit", "req_blocks[block_idx] = twin", "pass"),),
+        ),
+    ]
+
+
+def _content(engine: Engine) -> list[Defect]:
+    """Names and states."""
+    state = engine.recurrent.RecurrentKVGroupCoordinator
+    manager, cache = engine.manager.JengaBlockManager, engine.cache.JengaKVCacheManager
+    filled = "ctx.tokens.processed_length // self._block_size"
+    return [
+        Defect(
+            "named before it is full",
+            "a block gets its name while it is filled in part",
+            ((manager, "_num_filled_blocks", filled, f"{filled} + 1"),),
+        ),
+        Defect(
+            "name without its prefix",
+            "a block's name is made of its own tokens only",
+            ((engine.manager, "compute_block_hashes", "parent_hash_value = existing_hashes[-1]", "pass"),),
+        ),
+        Defect(
+            "name without its salt",
+            "requests with other salts find each other's blocks",
+            ((engine.manager, "compute_block_hashes", "salt=ctx.cache_salt", "salt=None"),),
+        ),
+        Defect(
+            "state not resumed",
+            "a request that has found a state begins in a block that was not filled",
+            ((cache, "_resume_state", "group.resume(ctx, replica_idx)", "{}"),),
+        ),
+        Defect(
+            "state not carried on",
+            "the block after a checkpoint does not get its state",
+            (
+                (
+                    cache,
+                    "step",
+                    "self._fill_state(replica_idx, group.checkpoint(ctx, replica_idx))",
+                    "group.checkpoint(ctx, replica_idx)",
+                ),
+            ),
+        ),
+        Defect(
+            "state named off its border",
+            "a state gets the name of a block's end that it has gone past",
+            ((state, "checkpoint", "if num_committed_blocks == 0 or past_boundary:", "if num_committed_blocks == 0:"),),
+        ),
+    ]
+
+
+def _transfers(engine: Engine) -> list[Defect]:
+    """Copies between replicas, and to a host tier and back."""
+    manager = engine.manager.JengaBlockManager
+    return [
+        Defect(
+            "not pinned",
+            "a transfer does not hold its blocks, and gives them back",
+            ((manager, "_track_transfer", "pool.touch(block)", "pass"),),
+        ),
+        Defect(
+            "named before it is loaded",
+            "blocks can be found before they have come from the host",
+            ((manager, "_lookup_connector_prefix_cache_hit", "if landed:", "if loaded_hashes:"),),
+        ),
+        Defect(
+            "failed load goes on",
+            "a request goes on with blocks whose load has failed",
+            ((manager, "alloc", "self._rollback_failed_onload(ctx, replica_idx)", "pass"),),
+        ),
+        Defect(
+            "other blocks loaded",
+            "a window is loaded from the beginning of the prefix",
+            (
+                (
+                    manager,
+                    "_lookup_connector_prefix_cache_hit",
+                    "desired[aligned - held[leaf_id] : aligned]",
+                    "desired[: held[leaf_id]]",
+                ),
+            ),
+        ),
+        Defect(
+            "copy not submitted",
+            "of blocks that come from another replica the last one is not copied",
+            (
+                (
+                    manager,
+                    "_copy_prefix_from_peers",
+                    "_submit_page_copies(replica_idx, copies)",
+                    "_submit_page_copies(replica_idx, copies[:-1])",
+                ),
+            ),
+        ),
+        Defect(
+            "source of a copy",
+            "blocks are copied from the replica's own blocks of the same number",
+            ((manager, "_copy_prefix_from_peers", "src_replica=src,", "src_replica=replica_idx,"),),
+        ),
+    ]

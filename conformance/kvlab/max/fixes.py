@@ -1,0 +1,105 @@
+"""Fixes of MAX's known issues: a finding that remains is a new issue, or a fault of ours.
+
+Each fix is the smallest that removes the issue, and no proposal.
+"""
+
+from typing import Any
+
+from kvattach.max.modules import Engine
+from kvattach.patches import Patches
+
+
+def chunks_are_reserved(engine: Engine, patches: Patches) -> None:
+    """A window is reserved all blocks of the request: a chunk, or a prompt, draws them at once."""
+    region = engine.params.PagedKVLeafRegion
+
+    def fixed(self: Any, num_blocks: int, *, enable_prefix_caching: bool) -> int:
+        return num_blocks
+
+    patches.set(region, "blocks_to_reserve", fixed)
+
+
+def own_huge_blocks_come_first(engine: Engine, patches: Patches) -> None:
+    """A leaf takes another huge block only where none of its own has a free block."""
+    pool = engine.core.JengaBlockPool
+    alloc, touch, uncommit = pool.alloc_block, pool.touch, pool.uncommit_block
+
+    def fixed(self: Any, cache_id: str) -> Any:
+        ratio = self.cache_ratios[cache_id]
+        free = []
+        for first in range(ratio, self.num_huge_blocks * ratio, ratio):
+            blocks = [self.block(cache_id, first + at) for at in range(ratio)]
+            if any(block.ref_cnt for block in blocks):
+                free += [block for block in blocks if not block.ref_cnt]
+        if not free:
+            return alloc(self, cache_id)
+        block = min(free, key=lambda one: one.block_hash is not None)
+        uncommit(self, block)
+        touch(self, block)
+        return block
+
+    patches.set(pool, "alloc_block", fixed)
+
+
+def hits_that_do_not_fit_are_given_up(engine: Engine, patches: Patches) -> None:
+    """A request that is alone, and does not fit with what is cached for it, is served without that."""
+    manager, error = engine.manager.JengaBlockManager, engine.core.InsufficientBlocksError
+    alloc = manager.alloc
+
+    def fixed(self: Any, ctx: Any) -> Any:
+        cold, replica = vars(self).setdefault("kvspec_cold", set()), self._replica_of(ctx)
+        self._state_of(ctx).skips_connector |= ctx.request_id in cold
+        try:
+            return alloc(self, ctx)
+        except error:
+            others = [one for one in self._requests.values() if one.replica_idx == replica]
+            if len(others) > 1 or ctx.tokens.processed_length:
+                raise
+            cold.add(ctx.request_id)
+            self._state_of(ctx).skips_connector = True
+            self.pools[replica].reset_prefix_cache()
+            return alloc(self, ctx)
+
+    patches.set(manager, "alloc", fixed)
+
+
+def prefills_that_hold_blocks_are_preempted(engine: Engine, patches: Patches) -> None:
+    """Before a prompt that does not fit ends the worker, one between two chunks gives its blocks back."""
+    constructor = engine.constructor.TextBatchConstructor
+    fatal = constructor._is_insufficient_blocks_fatal
+
+    def fixed(self: Any, replica_idx: int, no_other_work: bool) -> bool:
+        return bool(fatal(self, replica_idx, no_other_work)) and not self._preempt_ce_block_holder(replica_idx)
+
+    patches.set(constructor, "_is_insufficient_blocks_fatal", fixed)
+
+
+def failures_of_an_earlier_claim_are_forgotten(engine: Engine, patches: Patches) -> None:
+    """A load that fails after its request was put back says nothing about what the request has then."""
+    manager = engine.manager.JengaBlockManager
+    release = manager.release
+
+    def fixed(self: Any, ctx: Any) -> None:
+        for pending in self._pending_transfers[self._replica_of(ctx)]:
+            if pending.splice is not None and pending.splice.request_id == ctx.request_id:
+                pending.splice = None
+        release(self, ctx)
+
+    patches.set(manager, "release", fixed)
+
+
+FIXES = {
+    "chunk-not-reserved": chunks_are_reserved,
+    "room-promised-twice": own_huge_blocks_come_first,
+    "hit-does-not-fit": hits_that_do_not_fit_are_given_up,
+    "failure-of-an-earlier-claim": failures_of_an_earlier_claim_are_forgotten,
+    "prefill-holds-blocks": prefills_that_hold_blocks_are_preempted,
+}
+"""Known issue -> the patch that takes it away."""
+
+
+def fix(engine: Engine, patches: Patches, but: str = "") -> None:
+    """All of them, but for the one of this name; undoing `patches` puts the issues back."""
+    for name, one in FIXES.items():
+        if name != but:
+            one(engine, patches)
