@@ -19,6 +19,7 @@ MINUTES ?= 29
 # The releases that `make engines` checks, and the folder with checkouts of `make engines-from`.
 VLLM ?= 0.22.1 0.33.0
 LMCACHE ?= 0.5.6
+MAX ?= 26.7.0
 SGLANG ?= 0.5.8.post1 0.5.9 0.5.10 0.5.10.post1 $(foreach n,11 12 13 14 15 16 17 18 19 20 21 22 23,0.5.$(n))
 SRC ?=
 
@@ -75,10 +76,11 @@ node-mutants: .venv/.stamp ## Put 20 mistakes into the Rust node, one at a time,
 causes: .venv/.engines.stamp ## Plant 32 causes in traces of 100,000 events, and see each named in the first lines (two minutes)
 	@KVSPEC_CAUSES_EVENTS=100000 $(BIN)/pytest -q -n auto --dist worksteal tests/conformance/levels/memory/test_causes.py
 
-engines: .venv/.engines.stamp ## Check releases of SGLang, vLLM and LMCache: the matrices (about 15 minutes; a second run does what is new)
+engines: .venv/.engines.stamp ## Check releases of SGLang, vLLM, LMCache and MAX: the matrices (about 15 minutes; a second run does what is new)
 	@status=0; \
 	$(BIN)/kvspec matrix vllm $(VLLM) --out build/matrix || status=1; \
 	$(BIN)/kvspec matrix lmcache $(LMCACHE) --out build/matrix || status=1; \
+	$(BIN)/kvspec matrix max $(MAX) --out build/matrix || status=1; \
 	$(BIN)/kvspec matrix sglang $(SGLANG) --out build/matrix || status=1; exit $$status
 
 engines-from: .venv/.engines.stamp ## Check engines from checkouts, folders of SRC that begin with their projects' names

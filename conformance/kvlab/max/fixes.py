@@ -7,6 +7,7 @@ from typing import Any
 
 from kvattach.max.modules import Engine
 from kvattach.patches import Patches
+from kvlab.injection import Defect, inject_fault
 
 
 def chunks_are_reserved(engine: Engine, patches: Patches) -> None:
@@ -88,18 +89,43 @@ def failures_of_an_earlier_claim_are_forgotten(engine: Engine, patches: Patches)
     patches.set(manager, "release", fixed)
 
 
+def half_drawn_loads_are_given_back(engine: Engine, patches: Patches) -> None:
+    """Blocks that were drawn for a load go back where the others cannot be had, and the load is a miss."""
+    drawn = """rows = {
+        leaf_id: [pool.alloc_block(leaf_id) for _ in range(num_blocks)]
+        for leaf_id, num_blocks in held.items()
+    }"""
+    given_back = """rows = {leaf_id: [] for leaf_id in held}
+    try:
+        for leaf_id, num_blocks in held.items():
+            for _ in range(num_blocks):
+                rows[leaf_id].append(pool.alloc_block(leaf_id))
+    except InsufficientBlocksError:
+        for blocks in rows.values():
+            for block in blocks:
+                pool.free_block(block)
+        return miss"""
+    place = engine.manager.JengaBlockManager, "_lookup_connector_prefix_cache_hit", drawn, given_back
+    inject_fault(Defect("load-draws-half", "", (place,)), patches)
+
+
 FIXES = {
     "chunk-not-reserved": chunks_are_reserved,
     "room-promised-twice": own_huge_blocks_come_first,
     "hit-does-not-fit": hits_that_do_not_fit_are_given_up,
     "failure-of-an-earlier-claim": failures_of_an_earlier_claim_are_forgotten,
+    "load-draws-half": half_drawn_loads_are_given_back,
     "prefill-holds-blocks": prefills_that_hold_blocks_are_preempted,
 }
 """Known issue -> the patch that takes it away."""
 
 
+WITH = {"load-draws-half": "room-promised-twice"}
+"""An issue that only shows together with another one: room is promised that is not there."""
+
+
 def fix(engine: Engine, patches: Patches, but: str = "") -> None:
-    """All of them, but for the one of this name; undoing `patches` puts the issues back."""
+    """All of them, but for the one of this name and the one that it needs; undoing `patches` puts the issues back."""
     for name, one in FIXES.items():
-        if name != but:
+        if name not in (but, WITH.get(but)):
             one(engine, patches)
