@@ -51,6 +51,16 @@ class Shape:
     """Blocks of each leaf in the host tier; 0: there is none."""
     failures: float = 0.0
     """How often a load from there fails."""
+    resets: float = 0.0
+    """How often all is forgotten that only the prefix cache has."""
+    least: int = 0
+    """The shortest piece of a prompt; 0: any."""
+    piece: int = 0
+    """The longest piece of a prompt in one pass; 0: all that the budget has."""
+    every: int = 1
+    """Prompts are computed in every so many passes, while others decode."""
+    balanced: bool = False
+    """Whether prompts wait for a replica, and go where most of them is cached."""
 
     @classmethod
     def drawn(cls, rng: random.Random) -> "Shape":
@@ -72,6 +82,11 @@ class Shape:
             salts=rng.choice([1, 1, 2]),
             host=rng.choice([0, 4, 12, 40]),
             failures=rng.choice([0.0, 0.1, 0.4]),
+            resets=rng.choice([0.0, 0.0, 0.03]),
+            least=rng.choice([0, 0, 2]),
+            piece=rng.choice([0, 0, 2 * page_size]),
+            every=rng.choice([1, 1, 3]),
+            balanced=rng.random() < 0.5,
         )
 
 
@@ -207,6 +222,8 @@ def _loop(engine: Engine, attached: Attached, shape: Shape, rng: random.Random, 
         traffic.loop(MOST_STEPS)
         clients.arrive()
         _step(scheduler, tier, rng)
+        if rng.random() < shape.resets:
+            cache.reset_prefix_cache()
         attached.counted()
     _drain(scheduler, tier)
     attached.idle()
@@ -226,6 +243,10 @@ def _scheduler(engine: Engine, attached: Attached, shape: Shape, cache: Any, cli
         enable_chunked_prefill=shape.chunked,
         enable_in_flight_batching=shape.mixed,
         data_parallel_degree=shape.replicas,
+        chunked_prefill_min_chunk_size=shape.least,
+        max_request_input_tokens=shape.piece,
+        prefill_schedule_interval=shape.every,
+        dp_ce_balance_timeout_ms=0.0 if shape.balanced else -1.0,
     )
     made = engine.scheduler.TokenGenerationScheduler(
         config,
