@@ -124,8 +124,8 @@ class Shape:
         return replace(self, pools=pools, sessions=sessions, steps=steps, mixed=self.mixed and not steps)
 
 
-class _Traffic(PausingTraffic):
-    """The scheduler's input, with the sessions of clients."""
+class Talk(PausingTraffic):
+    """The scheduler's input: requests, aborts, pauses and the sessions of clients."""
 
     def __init__(self, release: Release, shape: Shape, rng: random.Random, tokens: Tokens) -> None:
         pages = shape.pages if shape.pools is None else shape.pools.fewest(shape.pages)
@@ -142,6 +142,7 @@ class _Traffic(PausingTraffic):
         self.announces: Callable[[], object] = lambda: None
 
     def receive(self, **_: Any) -> list[Any]:
+        """The messages since the last look."""
         self.looks()
         self.announces()
         self.loop(MOST_LOOPS)
@@ -196,6 +197,7 @@ class _Traffic(PausingTraffic):
         )
 
     def answered(self, name: str, tokens: Sequence[int], reason: Reason, most: int | None) -> None:
+        """A request was answered; with a `reason` for the last time."""
         self._tokens.answer(name, tokens, "stream_output", reason, most=most)
         if reason:
             self.clients.answered(name, self._tokens.text(name) if reason == "done" else None)
@@ -228,6 +230,14 @@ def run(
         drawn = drawn.with_clients(random.Random(f"{seed} sessions"))
     shape = shape or drawn
     tokens = Tokens(seed, report, ends=shape.ends)
+    with standing_in(release, shape), _made(release, shape, rng, tokens, attached) as made:
+        loop = made.event_loop_overlap if made.enable_overlap else made.event_loop_normal
+        return until_done(loop, (Exception,))
+
+
+@contextmanager
+def standing_in(release: Release, shape: Shape) -> Iterator[None]:
+    """The simulated device in the place of CUDA's, and the environment of a server of that shape."""
     with stood_in(release.torch), Patches() as patches:
         for module in release.modules_with_device:
             patches.set(module, "device_module", release.torch.cuda)
@@ -237,18 +247,13 @@ def run(
         # The release's own switch for tests of its own.
         patches.set(release.scheduler, "TEST_RETRACT", bool(shape.retracts))
         patches.set(release.scheduler, "TEST_RETRACT_INTERVAL", shape.retracts or 1)
-        environment = {} if shape.pools is None else shape.pools.environment
-        with patch.dict(os.environ, environment), _made(release, shape, rng, tokens, attached) as made:
-            loop = made.event_loop_overlap if made.enable_overlap else made.event_loop_normal
-            return until_done(loop, (Exception,))
+        with patch.dict(os.environ, {} if shape.pools is None else shape.pools.environment):
+            yield
 
 
-@contextmanager
-def _made(
-    release: Release, shape: Shape, rng: random.Random, tokens: Tokens, attached: Attached | None
-) -> Iterator[Any]:
-    """The scheduler, and all that it works on."""
-    server = arguments(
+def served(shape: Shape) -> Arguments:
+    """The arguments of a server of that shape."""
+    return arguments(
         chunked_prefill_size=shape.chunk,
         disable_overlap_schedule=not shape.overlap,
         disable_radix_cache=shape.pools is not None and not shape.pools.cached,
@@ -269,7 +274,15 @@ def _made(
         speculative_num_draft_tokens=shape.steps + 1 if shape.steps else None,
         speculative_num_steps=shape.steps or None,
     )
-    traffic = _Traffic(release, shape, rng, tokens)
+
+
+@contextmanager
+def _made(
+    release: Release, shape: Shape, rng: random.Random, tokens: Tokens, attached: Attached | None
+) -> Iterator[Any]:
+    """The scheduler, and all that it works on."""
+    server = served(shape)
+    traffic = Talk(release, shape, rng, tokens)
     drafts = shape.steps + 1 if shape.steps else 0
 
     def reads_rows(batch: Any) -> None:
@@ -290,13 +303,10 @@ def _made(
         return attached.launch(batch.reqs, starts, stops, kept, drafts)
 
     with configured(release, server), traffic.clients.timed():
-        memory = _memory(release, shape)
+        memory = memory_of(release, shape)
         worker = Worker(release, memory, rng, tokens, shape.overlap, drafts)
         worker.reads_rows, worker.launched = reads_rows, launched
-        # The scheduler's own wiring, in the releases that have it.
-        for fence in ("load_fence_stream", "write_fence_stream"):
-            if hasattr(memory.controller, fence):
-                setattr(memory.controller, fence, worker.forward_stream)
+        fence(memory, worker)
         made = scheduler(release, memory, worker, server, traffic)
         traffic.is_idle = made.is_fully_idle
         if shape.sessions:
@@ -316,7 +326,15 @@ def _taken(sessions: Mapping[str, Any], name: str, rid: str) -> list[int] | None
     return None if node is None else [*node.req.origin_input_ids, *node.req.output_ids]
 
 
-def _memory(release: Release, shape: Shape) -> AnyMemory:
+def fence(memory: AnyMemory, worker: Worker) -> None:
+    """The scheduler's own wiring, in the releases that have it: transfers and launches wait for each other."""
+    for name in ("load_fence_stream", "write_fence_stream"):
+        if hasattr(memory.controller, name):
+            setattr(memory.controller, name, worker.forward_stream)
+
+
+def memory_of(release: Release, shape: Shape, ranks: int = 1) -> AnyMemory:
+    """The memory of a server of that shape, or of one of its `ranks`."""
     sizes = memories.Shape(
         page_size=shape.page_size,
         pages=shape.pages,
@@ -324,5 +342,6 @@ def _memory(release: Release, shape: Shape) -> AnyMemory:
         context=shape.pages * shape.page_size + shape.page_size,
         host_pages=shape.host_pages,
         write_policy=shape.write_policy,
+        ranks=ranks,
     )
     return memories.make(release, sizes) if shape.pools is None else PoolMemory(release, shape.pools, sizes)

@@ -30,6 +30,8 @@ class Shape:
     context: int
     host_pages: int = 0
     write_policy: str = ""
+    ranks: int = 1
+    """The ranks of the server, whose trees agree on transfers that are complete."""
 
 
 class Memory:
@@ -75,6 +77,7 @@ class Memory:
             token_to_kv_pool_allocator=self.allocator,
             page_size=self.shape.page_size,
             **({"enable_kv_cache_events": True} if self.release.unified else {}),
+            tp_cache_group=None if self.shape.ranks == 1 else object(),
             **more,
         )
 
@@ -272,7 +275,7 @@ class RadixMemory(Memory):
                 patches.set(release.tree, "get_mha_host_pool_cls", lambda _: lambda *_, **__: self._host_pool())
             else:
                 patches.set(release.tree, "MHATokenToKVPoolHost", lambda *_, **__: self._host_pool())
-            patches.set(release.torch.distributed, "get_world_size", lambda group=None: 1)
+            patches.set(release.torch.distributed, "get_world_size", lambda group=None: self.shape.ranks)
             self._publish_configuration(patches, arguments)
             self.cache = release.tree.HiRadixCache(self._params(), arguments)
         self.host = self.cache.token_to_kv_pool_host

@@ -13,7 +13,7 @@ from kvlab.drives import CheckedTrace, Known, Trial, known_issues
 from kvlab.goals import OVERLAPPED, PAIRED
 from kvlab.hosts import Together
 from kvlab.issues import Issue
-from kvlab.sglang import driver, pair, walk
+from kvlab.sglang import driver, pair, ranks, walk
 from kvlab.sglang.driver import Shape
 from kvlab.sglang.duo import Duo
 from kvlab.sglang.faults import defects
@@ -28,6 +28,8 @@ RUNS = 60
 """Runs that look for one issue."""
 PAIRS_EVERY = 4
 """One seed of so many drives a prefill and a decode server besides."""
+RANKS_EVERY = 6
+"""One seed of so many drives the ranks of one server, in the place of a walk."""
 
 
 def trial(folder: Path) -> Trial:
@@ -96,10 +98,16 @@ def trial(folder: Path) -> Trial:
 
 
 def _run(release: Release, seed: int, attached: Attached, checked: CheckedTrace) -> str:
-    """By turns: its scheduler with a host tier; a walk; and its scheduler without a host tier, if it can be driven so.
+    """By turns: its scheduler with a host tier; a walk, or ranks of a server; and without a host tier, if it can be so.
 
     In a walk transfers are closer to launches than the scheduler's barriers let them be.
     """
+    if release.scheduled and seed % RANKS_EVERY == 1:
+        attached.hooks.detach()
+        try:
+            return ranks.run(release, seed, attached.hooks.trace, report=checked.find)
+        finally:
+            attached.hooks.attach()
     if not release.scheduled or seed % 3 == 1:
         return walk.run(release, seed, attached)
     host = seed % 3 == 0 or not release.unified

@@ -1,0 +1,244 @@
+"""Ranks of one server with a host tier, each with its own scheduler, pages, tree and transfers, which end at any time.
+
+Rank 0 hands its messages to all, as SGLang's does. A collective is complete when every rank has come to it: each rank
+has a thread, one of which runs at a time, up to its next collective. What the ranks launch, with the lengths of the
+prefixes that they found, must be the same on all.
+"""
+
+import copy
+import random
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from kvattach.hooks import Trace
+from kvattach.patches import Patches
+from kvattach.sglang.launches import spans
+from kvattach.sglang.release import Release
+from kvcheck import Finding
+from kvlab.device import Stream, advance
+from kvlab.sglang import driver
+from kvlab.sglang.server import Worker, configured, scheduler
+from kvlab.tokens import Reason, Tokens, ignored
+from kvlab.traffic import STUCK, Done, until_done
+from kvspec.memory import Pool
+from kvspec.memory.events import Decide, Idle
+
+GROUP = "tp"
+"""The group whose decisions must agree."""
+
+
+class Apart(RuntimeError):
+    """Ranks wait in different collectives: none of them ever gets on."""
+
+
+class _Globals:
+    """The globals of a rank's process: its device, and the classes of the engine that number what they make."""
+
+    def __init__(self) -> None:
+        """Those of now."""
+        classes: set[Any] = {
+            value
+            for name, module in list(sys.modules.items())
+            if name.startswith(("sglang.srt.mem_cache.", "sglang.srt.managers."))
+            for value in vars(module).values()
+            if isinstance(value, type) and isinstance(vars(value).get("counter"), int)
+        }
+        self._counters = {one: one.counter for one in classes}
+        self._device = Stream.current, Stream.all
+
+    def restore(self) -> None:
+        """Let them be those of the process again."""
+        for one, counter in self._counters.items():
+            one.counter = counter
+        Stream.current, Stream.all = self._device
+
+
+class Ranks:
+    """The threads of the ranks."""
+
+    def __init__(self, count: int) -> None:
+        """None of them runs yet."""
+        self.count = count
+        self._turn = threading.Condition()
+        self._running = 0
+        self._at: dict[int, tuple[str, Any]] = {}
+        """Rank -> the collective in which it waits, and its part of it."""
+        self._left = dict.fromkeys(range(count))
+        self._met: list[Any] = []
+        self._apart = ""
+        self._own = threading.local()
+
+    @property
+    def rank(self) -> int:
+        """The rank whose thread this is."""
+        return int(self._own.rank)
+
+    def run(self, work: Sequence[Callable[[], None]]) -> None:
+        """Do the work of each rank, in a thread of its own."""
+        first = _Globals()
+        threads = [
+            threading.Thread(target=self._do, args=(rank, one, first), name=f"{GROUP}{rank}", daemon=True)
+            for rank, one in enumerate(work)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def _do(self, rank: int, work: Callable[[], None], first: _Globals) -> None:
+        self._own.rank = rank
+        try:
+            self._await(rank)
+            first.restore()
+            Stream.all = []
+            Stream.current = Stream()
+            work()
+        finally:
+            with self._turn:
+                del self._left[rank]
+                self._pass_on()
+
+    def meet(self, name: str, part: Any = None) -> list[Any]:
+        """Wait for all ranks in a collective; the parts of all, by rank.
+
+        Raises:
+            Apart: a rank has come to another collective, or has left.
+        """
+        rank, own = self.rank, _Globals()
+        with self._turn:
+            self._at[rank] = name, part
+            self._pass_on()
+            self._await(rank)
+        own.restore()
+        if self._apart:
+            raise Apart(self._apart)
+        return self._met
+
+    def _await(self, rank: int) -> None:
+        with self._turn:
+            self._turn.wait_for(lambda: self._running == rank)
+
+    def _pass_on(self) -> None:
+        """Let the next rank run: one that waits in no collective, or the first when all have come to theirs."""
+        if not self._left.keys() - self._at.keys():
+            names = {name for name, _ in self._at.values()}
+            if len(names) > 1 or len(self._at) < self.count:
+                places = [f"{GROUP}{rank} in {name}" for rank, (name, _) in sorted(self._at.items())]
+                self._apart = f"{STUCK}: ranks wait for each other: {', '.join(places)}"
+            self._met = [part for _, (_, part) in sorted(self._at.items())]
+            self._at.clear()
+        self._running = min(self._left.keys() - self._at.keys(), default=-1)
+        self._turn.notify_all()
+
+
+class _Follower:
+    """What a rank but the first one gets and answers: the first one's messages; nobody listens to it."""
+
+    def __init__(self, ranks: Ranks, rng: random.Random, tokens: Tokens) -> None:
+        self._ranks, self._rng, self._tokens = ranks, rng, tokens
+        self._pace = rng.choice((1, 3, 20))
+
+    def receive(self, **_: Any) -> list[Any]:
+        advance(self._rng, self._pace)
+        messages = self._ranks.meet("broadcast")[0]
+        if messages is None:
+            raise Done
+        messages = copy.deepcopy(messages)
+        for one in messages:
+            if hasattr(one, "sampling_params"):
+                sampling = one.sampling_params
+                self._tokens.arrive(one.rid, [*one.input_ids], sampling.max_new_tokens, ends=not sampling.ignore_eos)
+        return list(messages)
+
+    def answered(self, name: str, tokens: Sequence[int], reason: Reason, most: int | None) -> None:
+        pass
+
+
+class _Leader:
+    """The first rank's traffic, which the others get, too."""
+
+    def __init__(self, ranks: Ranks, traffic: Any) -> None:
+        self._ranks, self._traffic = ranks, traffic
+        self.answered = traffic.answered
+
+    def receive(self, **_: Any) -> list[Any]:
+        try:
+            messages = self._traffic.receive()
+        except BaseException:
+            self._ranks.meet("broadcast")
+            raise
+        return list(self._ranks.meet("broadcast", messages)[0])
+
+
+@contextmanager
+def _collectives(release: Release, ranks: Ranks) -> Iterator[None]:
+    """The collectives of torch, between the threads."""
+    distributed = release.torch.distributed
+
+    def all_reduce(tensor: Any, op: Any = None, group: Any = None, **_: Any) -> None:
+        parts = ranks.meet(f"all_reduce of {tensor.numel()}", tensor.clone())
+        least = op == distributed.ReduceOp.MIN
+        assert least or op == distributed.ReduceOp.MAX, f"a reduction by {op}"
+        reduced = release.torch.stack(parts)
+        tensor.copy_((reduced.amin if least else reduced.amax)(dim=0))
+
+    with Patches() as patches:
+        patches.set(distributed, "get_world_size", lambda *_, **__: ranks.count)
+        patches.set(distributed, "all_reduce", all_reduce)
+        patches.set(distributed, "barrier", lambda *_, **__: ranks.meet("barrier"))
+        yield
+
+
+def run(
+    release: Release,
+    seed: int,
+    trace: Trace,
+    shape: driver.Shape | None = None,
+    *,
+    report: Callable[[Finding], None] = ignored,
+) -> str:
+    """Drive two or three ranks until all requests have left, or until one gives up; the same seed gives the same run.
+
+    `report` takes findings on tokens. The result is the error of the release that ended the run, or nothing.
+    """
+    rng = random.Random(f"{seed} ranks")
+    shape = shape or replace(driver.Shape.drawn(rng), pauses=0.0)
+    ranks = Ranks(rng.choice((2, 3)))
+    trace.header(f"sglang, {ranks.count} ranks", {"kv": Pool(shape.page_size, shape.pages)})
+    server, errors = driver.served(shape), dict[int, str]()
+
+    def work(rank: int) -> None:
+        """Run one rank to its end."""
+        own = random.Random(f"{seed} rank {rank}")
+        tokens = Tokens(seed, report, ends=shape.ends)
+        memory = driver.memory_of(release, shape, ranks.count)
+        traffic = driver.Talk(release, shape, own, tokens)
+        watching = _Follower(ranks, own, tokens) if rank else _Leader(ranks, traffic)
+        worker = Worker(release, memory, own, tokens, shape.overlap)
+        driver.fence(memory, worker)
+
+        def launched(batch: Any, _: list[int] | None) -> None:
+            traffic.launched()
+            parts = zip(batch.reqs, *spans(batch), strict=True)
+            what = ", ".join(f"{req.rid} {start}-{stop}" for req, start, stop in parts)
+            trace.emit(Decide(GROUP, f"launch {what}", host=f"{GROUP}{rank}"))
+
+        worker.launched = launched
+        made = scheduler(release, memory, worker, server, watching)
+        traffic.is_idle = made.is_fully_idle
+        error = until_done(made.event_loop_overlap if made.enable_overlap else made.event_loop_normal, (Exception,))
+        if error:
+            errors[rank] = error
+
+    with driver.standing_in(release, shape), _collectives(release, ranks), configured(release, server):
+        ranks.run([partial(work, rank) for rank in range(ranks.count)])
+    if errors:
+        return min(errors.values(), key=lambda error: Apart.__name__ in error)
+    for rank in range(ranks.count):
+        trace.emit(Idle(host=f"{GROUP}{rank}"))
+    return ""
