@@ -1,14 +1,13 @@
 """Ranks of one server with a host tier, each with its own scheduler, pages, tree and transfers, which end at any time.
 
-Rank 0 hands its messages to all, as SGLang's does. A collective is complete when every rank has come to it: each rank
-has a thread, one of which runs at a time, up to its next collective. What the ranks launch, with the lengths of the
+Rank 0 hands its messages to all, as SGLang's does. A collective is complete when every rank has come to it: of their
+threads one runs at a time, up to its next collective. What the ranks launch, with the lengths of the
 prefixes that they found, must be the same on all.
 """
 
 import copy
 import random
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -25,15 +24,12 @@ from kvlab.sglang import driver
 from kvlab.sglang.server import Worker, configured, scheduler
 from kvlab.tokens import Reason, Tokens, ignored
 from kvlab.traffic import STUCK, Done, until_done
+from kvlab.turns import Task, Turns
 from kvspec.memory import Pool
 from kvspec.memory.events import Decide, Idle
 
 GROUP = "tp"
 """The group whose decisions must agree."""
-
-
-class Apart(RuntimeError):
-    """Ranks wait in different collectives: none of them ever gets on."""
 
 
 class _Globals:
@@ -59,81 +55,48 @@ class _Globals:
 
 
 class Ranks:
-    """The threads of the ranks."""
+    """The ranks' threads, which meet in collectives."""
 
     def __init__(self, count: int) -> None:
-        """None of them runs yet."""
+        """So many ranks; none of them runs yet."""
         self.count = count
-        self._turn = threading.Condition()
-        self._running = 0
-        self._at: dict[int, tuple[str, Any]] = {}
+        self._turns = Turns()
+        self._at: dict[str, tuple[str, Any]] = {}
         """Rank -> the collective in which it waits, and its part of it."""
-        self._left = dict.fromkeys(range(count))
         self._met: list[Any] = []
-        self._apart = ""
-        self._own = threading.local()
 
-    @property
-    def rank(self) -> int:
-        """The rank whose thread this is."""
-        return int(self._own.rank)
-
-    def run(self, work: Sequence[Callable[[], None]]) -> None:
-        """Do the work of each rank, in a thread of its own."""
+    def run(self, work: Callable[[int], None]) -> str:
+        """Do the work of each rank; the ranks that wait for each other for ever, or nothing."""
         first = _Globals()
-        threads = [
-            threading.Thread(target=self._do, args=(rank, one, first), name=f"{GROUP}{rank}", daemon=True)
-            for rank, one in enumerate(work)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
 
-    def _do(self, rank: int, work: Callable[[], None], first: _Globals) -> None:
-        self._own.rank = rank
-        try:
-            self._await(rank)
+        def begin(rank: int) -> None:
             first.restore()
-            Stream.all = []
-            Stream.current = Stream()
-            work()
+            Stream.all, Stream.current = [], Stream()
+            work(rank)
+
+        tasks = [Task(f"{GROUP}{rank}", "scheduler", partial(begin, rank)) for rank in range(self.count)]
+        try:
+            for task in tasks:
+                self._turns.add(task)
+            while True:
+                while ready := self._turns.ready():
+                    self._turns.turn(ready[0])
+                if len({name for name, _ in self._at.values()}) != 1 or len(self._at) < self.count:
+                    return ", ".join(f"{rank} in {name}" for rank, (name, _) in sorted(self._at.items()))
+                self._met = [part for _, (_, part) in sorted(self._at.items())]
+                self._at.clear()
         finally:
-            with self._turn:
-                del self._left[rank]
-                self._pass_on()
+            self._turns.close()
 
     def meet(self, name: str, part: Any = None) -> list[Any]:
-        """Wait for all ranks in a collective; the parts of all, by rank.
-
-        Raises:
-            Apart: a rank has come to another collective, or has left.
-        """
-        rank, own = self.rank, _Globals()
-        with self._turn:
-            self._at[rank] = name, part
-            self._pass_on()
-            self._await(rank)
+        """Called by a rank: wait for all ranks in a collective; the parts of all, by rank."""
+        running, own = self._turns.running, _Globals()
+        assert running is not None
+        rank = running.server
+        self._at[rank] = name, part
+        self._turns.wait(lambda: rank not in self._at)
         own.restore()
-        if self._apart:
-            raise Apart(self._apart)
         return self._met
-
-    def _await(self, rank: int) -> None:
-        with self._turn:
-            self._turn.wait_for(lambda: self._running == rank)
-
-    def _pass_on(self) -> None:
-        """Let the next rank run: one that waits in no collective, or the first when all have come to theirs."""
-        if not self._left.keys() - self._at.keys():
-            names = {name for name, _ in self._at.values()}
-            if len(names) > 1 or len(self._at) < self.count:
-                places = [f"{GROUP}{rank} in {name}" for rank, (name, _) in sorted(self._at.items())]
-                self._apart = f"{STUCK}: ranks wait for each other: {', '.join(places)}"
-            self._met = [part for _, (_, part) in sorted(self._at.items())]
-            self._at.clear()
-        self._running = min(self._left.keys() - self._at.keys(), default=-1)
-        self._turn.notify_all()
 
 
 class _Follower:
@@ -236,9 +199,11 @@ def run(
             errors[rank] = error
 
     with driver.standing_in(release, shape), _collectives(release, ranks), configured(release, server):
-        ranks.run([partial(work, rank) for rank in range(ranks.count)])
+        apart = ranks.run(work)
     if errors:
-        return min(errors.values(), key=lambda error: Apart.__name__ in error)
+        return next(iter(errors.values()))
+    if apart:
+        return f"{STUCK}: ranks wait for each other, {apart}"
     for rank in range(ranks.count):
         trace.emit(Idle(host=f"{GROUP}{rank}"))
     return ""
