@@ -1,8 +1,5 @@
 """SGLang's prefill and decode servers: threads that take turns, the played network, and drives of both."""
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable
 
 import pytest
@@ -12,7 +9,8 @@ from kvlab.sglang.network import LATENCY, Faults, Network
 from kvlab.sglang.sockets import Again, Pull, Push
 from kvlab.turns import Task, Turns
 from kvspec.memory.events import Begin, End, MemoryEvent, Receive, Use
-from tests.kvlab.test_trials import folder
+from kvspec.rules import rule_of
+from tests.kvlab.driven import driven
 
 
 def ran(turns: Turns, *bodies: Callable[[], object]) -> None:
@@ -115,33 +113,10 @@ def test_a_goal_of_two_servers_is_reached_by_a_few_events_and_not_by_those_that_
     assert not goal(close)
 
 
-TRIED = """
-import json, logging, sys
-from pathlib import Path
-from kvlab.drives import drive_trial
-from kvlab.sglang.trial import trial
-
-logging.disable(logging.CRITICAL)
-sglang = trial(Path(sys.argv[1]))
-names = json.loads(sys.argv[2])
-clean = drive_trial(sglang, range(2, 22, 4), fixed=True)
-rules = {}
-for defect in sglang.defects:
-    if defect.name in names:
-        first = drive_trial(sglang, range(2, 62, 4), defect=defect, fixed=True).first
-        rules[defect.name] = None if first is None else first[1].rule
-print(json.dumps([clean.events, [finding.code for _, finding in clean.found], rules]))
-"""
-
-
 @pytest.mark.slow
 def test_two_servers_of_sglang_are_clean_without_known_issues_and_planted_defects_are_found() -> None:
-    planted = {"sent and kept": {"MEM-LEAK"}, "notified too early": {"MEM-RACE"}}
-    command = [sys.executable, "-c", TRIED, str(folder("sglang", "0.5.23")), json.dumps([*planted])]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
-    assert not done.returncode, done.stderr
-    events, found, rules = json.loads(done.stdout)
-    assert events > 10_000
-    assert found == []
-    for name, expected in planted.items():
-        assert rules[name] in expected, name
+    planted = {"sent and kept": "MEM-LEAK", "notified too early": "MEM-RACE"}
+    drives = driven(range(2, 22, 4), range(2, 62, 4), [*planted])
+    assert drives.events > 10_000
+    assert drives.found == []
+    assert {name: rule_of(code or "") for name, code in drives.codes.items()} == planted

@@ -1,4 +1,4 @@
-"""Defects of ranks: decisions that SGLang's host cache makes alike on all, and each makes alone here."""
+"""Defects of ranks: SGLang's host cache makes the same decisions on all, and here each makes its own."""
 
 from kvattach.sglang.release import Release
 from kvlab.injection import Defect

@@ -1,8 +1,8 @@
 """Ranks of one server with a host tier, each with its own scheduler, pages, tree and transfers, which end at any time.
 
 Rank 0 hands its messages to all, as SGLang's does. A collective is complete when every rank has come to it: of their
-threads one runs at a time, up to its next collective. What the ranks launch, with the lengths of the
-prefixes that they found, must be the same on all.
+threads one runs at a time, up to its next collective. Launches, with the lengths of the prefixes that were found, must
+be the same on all ranks.
 """
 
 import copy
@@ -71,7 +71,8 @@ class Ranks:
 
         def begin(rank: int) -> None:
             first.restore()
-            Stream.all, Stream.current = [], Stream()
+            Stream.all = []
+            Stream.current = Stream()
             work(rank)
 
         tasks = [Task(f"{GROUP}{rank}", "scheduler", partial(begin, rank)) for rank in range(self.count)]
@@ -100,7 +101,7 @@ class Ranks:
 
 
 class _Follower:
-    """What a rank but the first one gets and answers: the first one's messages; nobody listens to it."""
+    """The input of a rank but the first one: the messages of that one. Its answers are not sent."""
 
     def __init__(self, ranks: Ranks, rng: random.Random, tokens: Tokens) -> None:
         self._ranks, self._rng, self._tokens = ranks, rng, tokens
