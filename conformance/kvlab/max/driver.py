@@ -211,7 +211,8 @@ def _loop(engine: Engine, attached: Attached, shape: Shape, rng: random.Random, 
         caching=shape.caching,
         connector=tier,
     )
-    longest = min(most, cache.effective_max_seq_length or most)
+    room = cache.effective_max_seq_length
+    longest = most if room is None else min(most, room)
     if longest < 2:
         return
     traffic = Traffic(rng, requests, longest, shape.alphabet, running=shape.batch)
