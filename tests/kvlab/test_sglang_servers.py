@@ -58,7 +58,7 @@ def connected(faults: Faults) -> tuple[Network, Push]:
 
 
 def taken(network: Network, count: int) -> list[bytes]:
-    """What decode gets of so many messages, one after the other, once all have arrived."""
+    """The first messages that decode gets, so many, once all have arrived."""
     network.now += 100 * LATENCY
     got = list[bytes]()
     ran(network.turns, lambda: got.extend(Pull("decode").recv_multipart()[0] for _ in range(count)))
