@@ -105,7 +105,7 @@ class _Follower:
 
     def __init__(self, ranks: Ranks, rng: random.Random, tokens: Tokens) -> None:
         self._ranks, self._rng, self._tokens = ranks, rng, tokens
-        self._pace = rng.choice((1, 3, 20))
+        self._pace = rng.choice((6, 12, 40))
 
     def receive(self, **_: Any) -> list[Any]:
         advance(self._rng, self._pace)
