@@ -1,6 +1,7 @@
 """Announcements to routers, checked against the ones before and against names, at the cost of the changes."""
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from kvcheck.announced import Block, Host, Tier
 from kvcheck.clocks import HOSTS
@@ -13,8 +14,16 @@ from kvspec.memory.events import Announce, Label
 TIERS = 256
 """Tiers that a host may have."""
 
-Found = tuple[str, str | None]
-"""The case of the rule, and the block."""
+Differing = tuple[Label | None, Label | None]
+"""A label that is expected, and the one that was announced."""
+
+
+class Found(NamedTuple):
+    """The case of the rule, and the block."""
+
+    code: str
+    block: str | None
+    labels: Differing = (None, None)
 
 
 def announce(state: State, event: Announce) -> None:
@@ -32,8 +41,9 @@ def announce(state: State, event: Announce) -> None:
         if len(state.announced) > HOSTS:
             raise Malformed(f"announcements of more than {HOSTS} hosts")
     last = host.last
-    for code, block in _announce(state, host, event):
+    for code, block, labels in _announce(state, host, event):
         found = state.find(f"MEM-ANNOUNCE/{code}", number=block)
+        found.expected, found.found = labels
         if block is None:
             found.expected, found.found = last + (code == "gap"), event.batch
         else:
@@ -42,7 +52,7 @@ def announce(state: State, event: Announce) -> None:
 
 def _announce(state: State, host: Host, event: Announce) -> Iterator[Found]:
     if event.batch is not None and (code := host.begin(event.batch)):
-        yield code, None
+        yield Found(code, None)
     if host.ignored:
         return
     if event.cleared:
@@ -56,7 +66,7 @@ def _announce(state: State, host: Host, event: Announce) -> Iterator[Found]:
             raise Malformed(f"a host of more than {TIERS} tiers")
     for block in event.removed:
         if not tier.forget(block) and not tier.lost:
-            yield "not-announced", block
+            yield Found("not-announced", block)
     if event.stored:
         yield from _store(state, tier, event)
     if event.pool is not None:
@@ -68,24 +78,24 @@ def _store(state: State, tier: Tier, event: Announce) -> Iterator[Found]:
     host, tiers, parent, labels = tier.host, tier.host.tiers.values(), event.parent, event.labels
     known = parent is None or parent in tier.blocks
     if not (known or host.lost or any(one.lost or parent in one.blocks for one in tiers)):
-        yield "orphan", event.stored[0]
+        yield Found("orphan", event.stored[0])
     each = len(labels or ()) // len(event.stored)
     if labels is not None and (not each or len(labels) != each * len(event.stored)):
-        yield "content", event.stored[0]
+        yield Found("content", event.stored[0])
         labels = None
     for index, block in enumerate(event.stored):
         new = Block(None if labels is None else tuple(labels[index * each : (index + 1) * each]), host.gaps)
         old = tier.blocks.get(block)
-        if old is not None and _differ(state, old.labels or (), new.labels or ()):
-            yield "content", block
+        if old is not None and (differing := _differ(state, old.labels or (), new.labels or ())):
+            yield Found("content", block, differing)
         elif old is not None and old.gaps == host.gaps:
-            yield "twice", block
+            yield Found("twice", block)
         tier.store(block, new)
 
 
-def _differ(state: State, old: tuple[Label, ...], new: tuple[Label, ...]) -> bool:
+def _differ(state: State, old: tuple[Label, ...], new: tuple[Label, ...]) -> Differing | None:
     pairs = zip(old, new, strict=False) if old != new else ()
-    return any(state.agree(Content(0, 1, one), Content(0, 1, other)) is False for one, other in pairs)
+    return next((pair for pair in pairs if state.agree(*(Content(0, 1, one) for one in pair)) is False), None)
 
 
 def _compare(state: State, tier: Tier, pool: PoolState) -> Iterator[Found]:
@@ -93,15 +103,15 @@ def _compare(state: State, tier: Tier, pool: PoolState) -> Iterator[Found]:
     lost, removed = tier.lost, tier.removed
     for block in sorted(tier.compared(pool)):
         known, named = tier.blocks.get(block), block in pool.names
-        code = ""
+        code, differing = "", None
         if known is None:
             code = "" if not named else "still-found" if block in removed else "missing"
         elif not named:
             code = "" if known.unfound else "unfound"
-        elif known.labels and _promised_other(state, pool, block, known.labels):
+        elif known.labels and (differing := _promised_other(state, pool, block, known.labels)):
             code = "content"
         if code and not lost:
-            yield code, block
+            yield Found(code, block, differing or (None, None))
         if code:
             tier.blocks[block] = Block(None, tier.host.gaps if code == "content" else -1, code == "unfound")
         elif known is not None:
@@ -109,8 +119,9 @@ def _compare(state: State, tier: Tier, pool: PoolState) -> Iterator[Found]:
     tier.agree(lost=lost)
 
 
-def _promised_other(state: State, pool: PoolState, key: str, labels: tuple[Label, ...]) -> bool:
-    """Whether a name promises other content than was announced."""
+def _promised_other(state: State, pool: PoolState, key: str, labels: tuple[Label, ...]) -> Differing | None:
+    """Content that a name promises, and that was announced in its place, if there is any."""
     meant = pool.meant(labels, 0, len(labels) * pool.unit)
     promises = [pool.seen(page).keys[key].meant for page in pool.found(key)]
-    return any(state.agree(one, other) is False for promise in promises for one in promise for other in meant)
+    pairs = ((one, other) for promise in promises for one in promise for other in meant)
+    return next(((one.label, other.label) for one, other in pairs if state.agree(one, other) is False), None)

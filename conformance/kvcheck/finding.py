@@ -53,7 +53,7 @@ class Finding(memory.Finding, forbid_unknown_fields=True, omit_defaults=True):
     """The operation at hand."""
     expected: str | int | None = None
     """The label, decision or batch that is expected, or the figure that is right; of a race within one operation its
-    first label."""
+    first label, of an announced block the label that its name promises, or that it was announced with before."""
     found: str | int | None = None
     """The label that is there, the decision, the batch or the engine's figure; of a leak the number of pages."""
     offsets: tuple[int, int] | None = None

@@ -145,7 +145,10 @@ _SENTENCES: dict[str, Callable[[Finding], str]] = {
     "MEM-ANNOUNCE/missing": lambda f: f"a name finds block {f.page}, which is not announced{_tier(f)}",
     "MEM-ANNOUNCE/still-found": lambda f: f"block {f.page} is announced to be removed{_tier(f)}, but a name finds it",
     "MEM-ANNOUNCE/orphan": lambda f: f"block {f.page} is announced behind block {f.key}, which is not announced",
-    "MEM-ANNOUNCE/content": lambda f: f"block {f.page} is announced{_tier(f)} with other content than it has",
+    "MEM-ANNOUNCE/content": lambda f: (
+        f"block {f.page} is announced{_tier(f)} with other content than it has"
+        + ("" if f.found is None else f": {f.found}, and not {f.expected}")
+    ),
     "MEM-ANNOUNCE/twice": lambda f: f"block {f.page} is announced{_tier(f)} once more",
     "MEM-ANNOUNCE/not-announced": lambda f: (
         f"block {f.page} is announced to be removed{_tier(f)}, but is not announced there"

@@ -42,9 +42,11 @@ SAID = {
     "a block is removed of which a copy is left": "block k is announced to be removed in gpu, but a name finds it",
     "a block is announced behind one that is not": "block m is announced behind block l, which is not announced",
     "a block is announced with another content than its name promises": (
-        "block l is announced in gpu with other content than it has"
+        "block l is announced in gpu with other content than it has: z, and not y"
     ),
-    "a block is announced with two contents": "block k is announced in gpu with other content than it has",
+    "a block is announced with two contents": (
+        "block k is announced in gpu with other content than it has: x, and not y"
+    ),
     "a block is announced with contents that do not fit": "block k is announced in gpu with other content than it has",
     "a block is announced twice": "block k is announced in gpu once more",
     "a block is removed after all were cleared": (

@@ -40,7 +40,8 @@ def cleared_by_pool(patches: Patches) -> None:
             for key, blocks in found.items():
                 block, count = get_block_hash(key), len(blocks) if isinstance(blocks, dict) else 1
                 hashes = [maybe_convert_block_hash(block)] * count
-                removed = BlockRemoved(block_hashes=hashes, medium=pool.medium, group_idx=get_group_id(key))
+                medium = getattr(pool, "medium", "GPU")  # older releases have no other
+                removed = BlockRemoved(block_hashes=hashes, medium=medium, group_idx=get_group_id(key))
                 pool.kv_event_queue.append(removed)
         return done
 
@@ -68,7 +69,42 @@ def tokens_of_kept(patches: Patches) -> None:
     patches.set(BlockPool, "cache_full_blocks", cached)
 
 
-FIXES = (copies_once, cleared_by_pool, tokens_of_kept)
+def parts_behind_blocks(patches: Patches) -> None:
+    """A part of a block is stored with all its tokens, behind the last whole block."""
+    from vllm.v1.core.block_pool import BlockPool
+
+    if not hasattr(BlockPool, "cache_partial_block"):
+        return  # an older release has no parts
+    cache_partial_block = BlockPool.cache_partial_block
+
+    def cached(pool: Any, **more: Any) -> Any:
+        before = len(pool.kv_event_queue)
+        key = cache_partial_block(pool, **more)
+        event = pool.kv_event_queue[-1] if len(pool.kv_event_queue) > before else None
+        if type(event).__name__ == "BlockStored":
+            pool.kv_event_queue[-1] = _whole_part(pool, event, more["request"], more["num_tokens"], more["block_size"])
+        return key
+
+    patches.set(BlockPool, "cache_partial_block", cached)
+
+
+FIXES = (copies_once, cleared_by_pool, tokens_of_kept, parts_behind_blocks)
+
+
+def _whole_part(pool: Any, event: Any, request: Any, end: int, size: int) -> Any:
+    """The event of a part of a block that ends before token `end`, from the block's first token on."""
+    from vllm.v1.core import kv_cache_utils
+
+    start = (end - 1) // size * size
+    keys, _ = kv_cache_utils.generate_block_hash_extra_keys(request, start, end, 0)
+    parent = request.block_hashes[start // pool.hash_block_size - 1] if start else None
+    return replace(
+        event,
+        parent_block_hash=kv_cache_utils.maybe_convert_block_hash(parent) if start else None,
+        token_ids=request.all_token_ids[start:end],
+        block_size=end - start,
+        extra_keys=getattr(kv_cache_utils, "to_event_extra_keys", list)([keys]),
+    )
 
 
 def _one_by_one(pool: Any, event: Any, request: Any, kept: list[int]) -> Iterator[Any]:
