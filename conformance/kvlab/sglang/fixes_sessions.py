@@ -13,8 +13,15 @@ from kvlab.injection import Defect, NotInjected, inject_fault
 _ENDS = "req.session.finish_req(req)\n"
 _ENDS_ONCE = """session = req.session
     session.finish_req(req)
-    if not req.finished() and req.to_finish is None:
+    if not req.finished():
         req.session, session._inflight = session, True
+"""
+_BORROWED = 'assert slot is not None, f"streaming {req.rid=} does not run on its slot"\n'
+_TO_ABORT = f"""{_BORROWED}
+    if not req.finished() and req.to_finish is not None:
+        del self.slots[req.session.session_id]
+        req.lock, slot.lock = slot.lock, None
+        return False
 """
 
 _ABORTED = "if isinstance(req.finished_reason, FINISH_ABORT):"
@@ -22,7 +29,9 @@ _GONE_ON = "if isinstance(req.finished_reason, FINISH_ABORT) or (not req.finishe
 _FREE = "req.session.abort_req()\n"
 _FREE_IF_OVER = "req.session._inflight = not req.finished()\n"
 
-_GONE_ON_BY_DRAFTS = f"{_GONE_ON[:-1]} or (req.kv.holds_mamba and req.spec_verify_ct):"
+_IMPORTED = "from sglang.srt.managers.schedule_batch import FINISH_ABORT\n"
+_SPEC_TOO = f"{_IMPORTED}    from sglang.srt.runtime_context import get_spec\n"
+_GONE_ON_BY_DRAFTS = f"{_GONE_ON[:-1]} or (req.kv.holds_mamba and get_spec().speculative_algorithm):"
 _ENDS_WITHOUT_RECORD = """session = req.session
         if req.finished() and not isinstance(req.finished_reason, FINISH_ABORT):
             req.output_ids = req.output_ids[: req.finished_len]
@@ -101,8 +110,9 @@ def _mend(patches: Patches, name: str, *places: tuple[Any, str, str, str]) -> No
 
 
 def fix_retracted(release: Release, patches: Patches) -> None:
-    """A turn that is retracted keeps its session busy, and stays its turn."""
-    _mend(patches, "retracted turns", (release.session_slots, "try_cache_finished_req", _ENDS, _ENDS_ONCE))
+    """A turn that is retracted keeps its session busy, and stays its turn. It leaves nothing if it is to be aborted."""
+    slots, name = release.session_slots, "try_cache_finished_req"
+    _mend(patches, "retracted turns", (slots, name, _ENDS, _ENDS_ONCE), (slots, name, _BORROWED, _TO_ABORT))
 
 
 def fix_closing(release: Release, patches: Patches) -> None:
@@ -129,10 +139,18 @@ def fix_states(release: Release, patches: Patches) -> None:
 
 
 def fix_drafted_states(release: Release, patches: Patches) -> None:
-    """The turn after one with drafts begins anew: its state may have seen drafts that its text does not have."""
+    """The turn after one with drafts begins anew: its state may have seen drafts that its text does not have.
+
+    So may that of a turn that its first token ends: with overlap a step is in flight for it already.
+    """
     name, slots = "try_cache_finished_req", release.session_slots
-    places = (slots, name, _GONE_ON, _GONE_ON_BY_DRAFTS), (slots, name, _FREE_IF_OVER, _ENDS_WITHOUT_RECORD)
-    _mend(patches, "states with drafts", *places)
+    _mend(
+        patches,
+        "states with drafts",
+        (slots, name, _IMPORTED, _SPEC_TOO),
+        (slots, name, _GONE_ON, _GONE_ON_BY_DRAFTS),
+        (slots, name, _FREE_IF_OVER, _ENDS_WITHOUT_RECORD),
+    )
 
 
 def fix_last_token(release: Release, patches: Patches) -> None:
