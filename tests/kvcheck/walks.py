@@ -283,7 +283,7 @@ class Announcing(Walk):
         return self.publish() if drawn < 0.6 else self.drop() if drawn < 0.75 else super().event()
 
     def announce(self) -> Event:
-        """Blocks that are not announced yet, or are no longer found; sometimes wrongly, or in a batch that is out of order."""
+        """Blocks that are not announced yet, or are found no more; sometimes wrongly, or in a batch out of order."""
         pool, host = self.random.choice(("kv", "disk")), self.random.choice((None, None, "d"))
         tier = self.random.choice(("GPU", "CPU")) if self.random.random() < 0.1 else {"kv": "GPU", "disk": "CPU"}[pool]
         known, names = self.known.setdefault((host, tier), {}), self.checker.names(pool)
