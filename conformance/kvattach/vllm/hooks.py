@@ -328,10 +328,9 @@ class Attached:
         self._launches.start(scheduler, observed=self._side is not None or host is not None)
 
     def _host_tier(self, scheduler: Any) -> dict[str, str]:
-        """The tier of the blocks that vLLM's own offloading has on the host, and their pool."""
-        if self._host is None:
-            return {}
-        return {getattr(scheduler.connector.scheduler_manager, "kv_event_medium", "CPU"): HOST}
+        """The tier and the pool of what vLLM's own offloading has on the host; before 0.30.0 it announces none."""
+        announced = self._host is not None and hasattr(scheduler.connector.scheduler_manager, "kv_event_medium")
+        return {scheduler.connector.scheduler_manager.kv_event_medium: HOST} if announced else {}
 
     def _count_tokens(self, request_class: Any) -> None:
         """Emit what a new token makes known. This runs for each token of each request, so it does nothing else."""
