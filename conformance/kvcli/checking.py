@@ -12,7 +12,7 @@ from kvcli.options import BaselineFile, First, Html, Impl, Ray, with_forms
 from kvconform.console import Forms, Output
 from kvconform.errors import like
 from kvconform.findings.wording import show_rule
-from kvspec.rules import ALL_RULES, NAMES
+from kvspec.rules import ALL_RULES, NAMES, rule_of
 
 
 @with_forms
@@ -203,14 +203,17 @@ def show(
 
 def rules(
     rule: Annotated[
-        str | None, typer.Argument(metavar="RULE", help="One rule by its id or name: TAIL-1, resume-frees-the-tail.")
+        str | None,
+        typer.Argument(
+            metavar="RULE", help="One rule by its id, its name or a code: TAIL-1, resume-frees-the-tail, MEM-NAME/free."
+        ),
     ] = None,
 ) -> None:
     """Print the rules: each with its reason, and the document that it comes from.
 
     kvspec rules TAIL-1
     """
-    id = None if rule is None else NAMES.get(rule, rule.upper())
+    id = None if rule is None else NAMES.get(rule, rule_of(rule).upper())
     if id is not None and id not in ALL_RULES:
         meant = like(id, ALL_RULES) or like(rule or "", NAMES)
         raise typer.BadParameter(f"no rule {rule!r}; 'kvspec rules' lists them{meant}")

@@ -107,7 +107,10 @@ def matrix(
             console.print(to_json(outcome), markup=False, highlight=False, soft_wrap=True)
     if not as_json:
         show(Output(), reports)
-        console.print(Text(f"The shortest traces and their stories are in {out}."), soft_wrap=True)
+        if out.is_dir():
+            console.print(
+                Text(f"The shortest traces of findings, and their stories, are written to {out}."), soft_wrap=True
+            )
     if all(report.not_supported is not None for report in reports) and not caught():
         raise typer.Exit(UNUSABLE)
     raise typer.Exit(CONFORMS if all(report.explained for report in reports) else BROKEN)

@@ -17,7 +17,7 @@ from kvattach.patches import Patches
 from kvcheck import Checker, Finding
 from kvlab.goals import Goal
 from kvlab.injection import Defect, NotInjected, inject_fault
-from kvlab.issues import Issue, issues_of
+from kvlab.issues import Issue, issues_of, options_of
 from kvspec.memory import Pool
 from kvspec.memory.events import Failed, MemoryEvent
 
@@ -96,7 +96,7 @@ def known_issues(
     table, known = issues_of(engine), list[Known]()
     for issue in table.at("memory"):
         given = table.workload(issue)
-        work = msgspec.convert(given, options) if given else None
+        work = options_of(given, options) if given else None
         if issue.workload is None:
             known.append(Known(issue))
         elif can_run(work):
@@ -127,16 +127,18 @@ def drive_trial(
     fixed: bool = False,
     events: int | None = None,
     seconds: float = RUN_SECONDS,
+    checked: CheckedTrace | None = None,
 ) -> CheckedTrace:
     """Drive the engine once a seed, or until there are `events`; with an injected defect until a finding.
 
-    A run with a defect that takes longer than `seconds` of processor time is ended and reported as stuck.
+    `checked` takes the events, so that a caller who is interrupted has those until then. A run with a defect that takes
+    longer than `seconds` of processor time is ended and reported as stuck.
 
     Raises:
         NotInjected: the defect is for another version of the engine.
         RuntimeError: a hook has failed.
     """
-    patches, checked = Patches(), CheckedTrace()
+    patches, checked = Patches(), checked or CheckedTrace()
     try:
         if defect is not None:
             checked.uncalled = inject_fault(defect, patches)

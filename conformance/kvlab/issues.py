@@ -10,13 +10,15 @@ from collections import Counter
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, get_type_hints
 
 import msgspec
 
 from kvcheck import Finding
 from kvcheck.finding import Owners
 from kvlab.releases import version_key
+
+W = TypeVar("W")
 
 Level = Literal["requests", "memory"]
 
@@ -164,6 +166,17 @@ class Table(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     def _whole(self, options: dict[str, Any]) -> dict[str, Any]:
         base = self._whole(self.workloads[options["like"]]) if "like" in options else {}
         return base | {name: value for name, value in options.items() if name != "like"}
+
+
+def options_of(given: dict[str, Any], kind: type[W]) -> W:
+    """The options of a workload, for a driver that takes those of `kind`.
+
+    Raises:
+        ValueError: one is misspelt; msgspec leaves it out.
+    """
+    if unknown := given.keys() - get_type_hints(kind).keys():
+        raise ValueError(f"no option of a workload: {', '.join(sorted(unknown))}")
+    return msgspec.convert(given, kind)
 
 
 def path_of(engine: str) -> Path:

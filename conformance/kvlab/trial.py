@@ -5,7 +5,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from kvlab.drives import Trial, drive_trial
+from kvconform.signals import until_interrupted
+from kvlab.drives import CheckedTrace, Trial, drive_trial
 from kvlab.injection import NotInjected
 from kvlab.stubs import EngineError
 from kvlab.tokens import describe
@@ -32,7 +33,9 @@ def drive(
     console: Console, trial: Trial, runs: int, *, without_known: bool, seed: int = 0, events: int | None = None
 ) -> int:
     """Drive an engine on random requests and print the findings; 1 if there are any."""
-    checked = drive_trial(trial, range(seed, seed + runs), fixed=without_known, events=events)
+    checked = CheckedTrace()
+    with until_interrupted():
+        drive_trial(trial, range(seed, seed + runs), fixed=without_known, events=events, checked=checked)
     console.print(f"{trial.name}: {checked.events:,} events, {len(checked.found):,} findings, seeds from {seed}")
     for (code, pool, at), times in checked.kinds().most_common():
         kind = code, pool, at

@@ -7,7 +7,7 @@ import pytest
 
 from kvcheck import Checker
 from kvconform.traces.memory import MemoryReader, open_trace
-from kvlab.issues import Issue, issues_of, path_of
+from kvlab.issues import Issue, issues_of, options_of, path_of
 from kvlab.lmcache import fixes as lmcache_fixes
 from kvlab.lmcache.driver import Shape as LmcacheShape
 from kvlab.matrix.findings import RAISES
@@ -105,7 +105,7 @@ def test_an_issue_names_rules_codes_and_options_that_exist(engine: str, issue: I
         assert {rule for symptom in issue.when for rule in symptom.rules} <= {*RULES, RAISES}
         assert all(line.startswith("srt/") and line.rpartition(":")[2].isdigit() for line in issue.lines)
     if issue.workload:
-        msgspec.convert(issues_of(engine).workload(issue), OPTIONS[engine])
+        options_of(issues_of(engine).workload(issue), OPTIONS[engine])
 
 
 def test_a_fix_is_one_of_the_engines_and_each_fix_is_of_an_issue() -> None:
