@@ -19,6 +19,8 @@ from kvattach.temporary import KEPT, PREFIX, Lock, sweep
 from kvconform.errors import InputError
 from kvconform.traces.memory import open_trace
 
+pytestmark = pytest.mark.slow
+
 KILLS = 20 if os.environ.get("KVSPEC_HOSTILE") else 1
 ENGINE = [sys.executable, "-m", "tests.kvattach.engine"]
 PATIENCE = 60.0

@@ -130,6 +130,7 @@ def test_each_memory_has_a_check_of_its_own(
     assert caplog.messages == []
 
 
+@pytest.mark.slow
 def test_a_recording_that_is_full_ends_with_its_check(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -12,6 +12,8 @@ from kvlab.stubs import EngineError
 from kvlab.trial import trial_of
 from tests.kvlab.test_trials import trial
 
+pytestmark = pytest.mark.slow
+
 RELEASE = "26.7.0"
 
 

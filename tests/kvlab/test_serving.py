@@ -73,6 +73,7 @@ def _server(*, silent: bool = False) -> Iterator[int]:
         server.shutdown()
 
 
+@pytest.mark.slow
 def test_each_answer_is_kept_with_all_that_came_before_it() -> None:
     with _server() as port:
         traffic = Clients(sglang(SEED), port, SEED, clients=4).run(1.5)
@@ -86,6 +87,7 @@ def test_each_answer_is_kept_with_all_that_came_before_it() -> None:
         assert answer.output == [(answer.prompt[-1] + 1 + index) % 508 for index in range(len(answer.output))]
 
 
+@pytest.mark.slow
 def test_a_request_that_is_never_answered_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kvlab.serving.client.PATIENCE", 0.3)
     with _server(silent=True) as port:

@@ -352,6 +352,7 @@ print(json.dumps([checked.events, checked.transfers, [finding.code for _, findin
 """
 
 
+@pytest.mark.slow
 def test_two_servers_of_a_release_are_clean_and_planted_defects_are_found() -> None:
     planted = {
         "blocks not kept for decode": {"MEM-USE"},
