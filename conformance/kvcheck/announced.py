@@ -8,7 +8,7 @@ from kvcheck.pools import PoolState
 from kvspec.memory.events import Label
 
 _MISSING = 1000
-"""Runs of missing batches of a host that are remembered; a batch that is forgotten counts as one that came before."""
+"""Runs of missing batches of a host that are remembered; of a forgotten run each number counts as come already."""
 
 
 class Block(NamedTuple):
@@ -16,9 +16,9 @@ class Block(NamedTuple):
 
     labels: tuple[Label, ...] | None
     gaps: int
-    """Batches of its host were missing so often when it was announced; -1: by a finding it may not be known."""
+    """How many runs of batches were missing when it was announced; -1: a finding says that routers may not know it."""
     unfound: bool = False
-    """Whether it is a finding that no name finds it."""
+    """Whether a finding has said already that no name finds it."""
 
 
 class Tier:

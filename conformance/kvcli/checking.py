@@ -93,7 +93,8 @@ def check(
     *,
     forms: Forms,
     jobs: Annotated[
-        int | None, typer.Option("--jobs", "-j", min=1, help="Traces checked at a time; without it one a processor.")
+        int | None,
+        typer.Option("--jobs", "-j", min=1, help="Traces that are checked at once; by default one for each processor."),
     ] = None,
     ray: Ray = None,
 ) -> None:
@@ -149,7 +150,7 @@ def merge(
         Path, typer.Option("--output", "-o", metavar="FILE", help="The merged trace; .gz and .zst are compressed.")
     ],
 ) -> None:
-    """Merge the traces of several hosts into one, ordered by their messages.
+    """Merge the traces of several hosts into one, in the order that their messages give.
 
     Each host (a prefill and a decode server, the ranks of one engine) records a trace of its own. Its header names the
     `host`; without that it is the file's name up to the first dot. The merged trace has every `receive` after its

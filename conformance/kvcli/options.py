@@ -33,7 +33,7 @@ Verbose = Annotated[
     typer.Option(
         "--verbose",
         "-v",
-        help="Print the tables of what was judged, and the stories of what may only follow from something else, too.",
+        help="Also print the tables of checked rules, and the stories of findings that may follow from others.",
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only what came out: a line for each level.")]
@@ -44,10 +44,11 @@ Html = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page th
 Sarif = Annotated[Path | None, typer.Option(metavar="FILE", help="Write SARIF, for annotations, too.")]
 Out = Annotated[
     Path | None,
-    typer.Option(metavar="DIR", help="Write what shows each finding to DIR, too: a trace, named by number and rule."),
+    typer.Option(metavar="DIR", help="Also write a trace that shows each finding to DIR, named by number and rule."),
 ]
 BaselineFile = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Findings that are known (TOML): counted, and not failed.")
+    Path | None,
+    typer.Option(metavar="FILE", help="Known findings (TOML): they are counted, and do not fail the check."),
 ]
 Ray = Annotated[
     str | None,

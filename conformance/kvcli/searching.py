@@ -134,7 +134,7 @@ def tiers(
     minutes: Annotated[float, typer.Option(min=0.01, help="How long to walk without mutants.")] = 1.0,
     seed: Annotated[int, typer.Option(help="The same seed draws the same walks.")] = 0,
 ) -> None:
-    """Walk the reference's host tier under the memory model, clean or with its mutants.
+    """Check random walks of the reference's host tier against the memory model, with a mutant if one is named.
 
     A small engine with a device pool, a host pool and a storage; forward passes overlap, transfers complete late or
     fail, requests leave at any moment. Now and then the reference scheduler drives it. Without mutants nothing may be
