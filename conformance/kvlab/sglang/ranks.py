@@ -32,18 +32,22 @@ GROUP = "tp"
 """The group whose decisions must agree."""
 
 
-class _Globals:
-    """The globals of a rank's process: its device, and the classes of the engine that number what they make."""
+def _counting() -> set[Any]:
+    """The classes of the engine that number the objects they make."""
+    return {
+        value
+        for name, module in list(sys.modules.items())
+        if name.startswith(("sglang.srt.mem_cache.", "sglang.srt.managers."))
+        for value in vars(module).values()
+        if isinstance(value, type) and isinstance(vars(value).get("counter"), int)
+    }
 
-    def __init__(self) -> None:
+
+class _Globals:
+    """The globals of a rank's process: its device, and the numbers that classes of the engine have come to."""
+
+    def __init__(self, classes: set[Any]) -> None:
         """Those of now."""
-        classes: set[Any] = {
-            value
-            for name, module in list(sys.modules.items())
-            if name.startswith(("sglang.srt.mem_cache.", "sglang.srt.managers."))
-            for value in vars(module).values()
-            if isinstance(value, type) and isinstance(vars(value).get("counter"), int)
-        }
         self._counters = {one: one.counter for one in classes}
         self._device = Stream.current, Stream.all
 
@@ -64,10 +68,11 @@ class Ranks:
         self._at: dict[str, tuple[str, Any]] = {}
         """Rank -> the collective in which it waits, and its part of it."""
         self._met: list[Any] = []
+        self._classes = _counting()
 
     def run(self, work: Callable[[int], None]) -> str:
         """Do the work of each rank; the ranks that wait for each other for ever, or nothing."""
-        first = _Globals()
+        first = _Globals(self._classes)
 
         def begin(rank: int) -> None:
             first.restore()
@@ -91,7 +96,7 @@ class Ranks:
 
     def meet(self, name: str, part: Any = None) -> list[Any]:
         """Called by a rank: wait for all ranks in a collective; the parts of all, by rank."""
-        running, own = self._turns.running, _Globals()
+        running, own = self._turns.running, _Globals(self._classes)
         assert running is not None
         rank = running.server
         self._at[rank] = name, part
@@ -120,7 +125,7 @@ class _Follower:
         return list(messages)
 
     def answered(self, name: str, tokens: Sequence[int], reason: Reason, most: int | None) -> None:
-        pass
+        """A request was answered; the first rank alone tells its client."""
 
 
 class _Leader:
