@@ -7,7 +7,7 @@
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_type_hints
@@ -18,6 +18,7 @@ from kvcheck import Finding
 from kvcheck.finding import Owners
 from kvlab.releases import version_key
 
+F = TypeVar("F")
 W = TypeVar("W")
 
 Level = Literal["requests", "memory"]
@@ -177,6 +178,11 @@ def options_of(given: dict[str, Any], kind: type[W]) -> W:
     if unknown := given.keys() - get_type_hints(kind).keys():
         raise ValueError(f"no option of a workload: {', '.join(sorted(unknown))}")
     return msgspec.convert(given, kind)
+
+
+def remaining(fixes: Mapping[str, F], but: str, needed: Mapping[str, str]) -> list[F]:
+    """The fixes of all issues but one, and but the one that is `needed` for it to show."""
+    return [fix for name, fix in fixes.items() if name not in (but, needed.get(but))]
 
 
 def path_of(engine: str) -> Path:

@@ -9,6 +9,7 @@ from typing import Any
 from kvattach.lmcache.modules import Engine
 from kvattach.patches import Patches
 from kvlab.injection import Defect, inject_fault
+from kvlab.issues import remaining
 
 
 def _lfu() -> Any:
@@ -114,6 +115,5 @@ WITH = {"nothing-to-load": "pins-of-lookups"}
 
 def fix(engine: Engine, patches: Patches, but: str = "") -> None:
     """All of them, but for the one of this name and the one that it needs; undoing `patches` puts the issues back."""
-    for name, one in FIXES.items():
-        if name not in (but, WITH.get(but)):
-            one(engine, patches)
+    for one in remaining(FIXES, but, WITH):
+        one(engine, patches)

@@ -8,6 +8,7 @@ from typing import Any
 from kvattach.max.modules import Engine
 from kvattach.patches import Patches
 from kvlab.injection import Defect, inject_fault
+from kvlab.issues import remaining
 
 
 def chunks_are_reserved(engine: Engine, patches: Patches) -> None:
@@ -126,6 +127,5 @@ WITH = {"load-draws-half": "room-promised-twice"}
 
 def fix(engine: Engine, patches: Patches, but: str = "") -> None:
     """All of them, but for the one of this name and the one that it needs; undoing `patches` puts the issues back."""
-    for name, one in FIXES.items():
-        if name not in (but, WITH.get(but)):
-            one(engine, patches)
+    for one in remaining(FIXES, but, WITH):
+        one(engine, patches)

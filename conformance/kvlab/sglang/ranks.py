@@ -125,7 +125,7 @@ class _Follower:
         return list(messages)
 
     def answered(self, name: str, tokens: Sequence[int], reason: Reason, most: int | None) -> None:
-        """A request was answered; the first rank alone tells its client."""
+        """A request was answered; its client hears of it from the first rank alone."""
 
 
 class _Leader:

@@ -1,0 +1,81 @@
+"""LMCache and MAX from their wheels: nothing is found but the known issues, and planted defects are."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from kvlab.lmcache import fixes as lmcache_fixes
+from kvlab.matrix.memory import Driving
+from kvlab.matrix.report import Task
+from kvlab.max import fixes as max_fixes
+from kvlab.releases import folder_of
+from kvlab.stubs import EngineError
+from kvlab.trial import trial_of
+from tests.kvlab.test_trials import trial
+
+pytestmark = pytest.mark.slow
+
+
+class Wheel(NamedTuple):
+    """A release, and how many runs are clean and find its planted defects."""
+
+    engine: str
+    name: str
+    release: str
+    fixes: set[str]
+    clean: int
+    runs: int
+    planted: int
+
+    def folder(self) -> Path:
+        """Where the release is; without it the test is skipped."""
+        place = folder_of(self.release, engine=self.engine)
+        if not place.is_dir():
+            pytest.skip(f"'kvspec engines install {self.engine}=={self.release}' has not been run")
+        return place
+
+    def driving(self, folder: Path, seconds: float) -> Driving:
+        """The matrix's drive of the release."""
+        place = self.folder()
+        task = Task("memory", self.engine, self.release, str(place), str(folder), seconds, 0)
+        return Driving(task, trial_of(self.engine, place))
+
+
+LMCACHE = Wheel("lmcache", "LMCache", "0.5.6", {*lmcache_fixes.FIXES}, clean=15, runs=30, planted=13)
+MAX = Wheel("max", "MAX", "26.7.0", {*max_fixes.FIXES}, clean=25, runs=40, planted=20)
+
+each = pytest.mark.parametrize("wheel", [LMCACHE, MAX], ids=["lmcache", "max"])
+
+
+@each
+def test_a_folder_without_the_engine_is_named(wheel: Wheel, tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match=f"holds no {wheel.name}"):
+        trial_of(wheel.engine, tmp_path)
+
+
+@each
+def test_it_conforms_without_its_known_defects(wheel: Wheel) -> None:
+    done = trial(wheel.engine, wheel.folder(), "--runs", str(wheel.clean), "--without-known")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@each
+def test_planted_defects_are_found(wheel: Wheel) -> None:
+    done = trial(wheel.engine, wheel.folder(), "--runs", str(wheel.runs), "--without-known", command="inject")
+    assert f"{wheel.planted} of {wheel.planted} injected faults found" in done.stdout, done.stdout + done.stderr
+
+
+@each
+def test_each_known_defect_is_found(wheel: Wheel, tmp_path: Path) -> None:
+    driving = wheel.driving(tmp_path, 60.0)
+    driving.search()
+    assert driving.report.known.keys() == wheel.fixes
+    assert all(driving.report.known.values()), driving.report.known
+
+
+@each
+def test_its_goals_are_reached(wheel: Wheel, tmp_path: Path) -> None:
+    driving = wheel.driving(tmp_path, 10.0)
+    driving.walk()
+    assert not driving.report.missed, driving.report.missed
