@@ -126,6 +126,7 @@ def table(clock: Clock, floor: Any, sized: list[Sized], sglang: Path | None) -> 
         rows = Rows(size)
         made, case = canary(rows)
         cases = {"kvcuda": case}
+        peer = None
         if sglang is not None and size.share == 1 and size.page_size == 1:
             peer = Peer(sglang, rows.of, size.length, size.new)
             cases[f"sglang {peer.version}"] = peer.case()
@@ -137,6 +138,8 @@ def table(clock: Clock, floor: Any, sized: list[Sized], sglang: Path | None) -> 
         found = made.poll()
         if found:
             raise SystemExit(_complain(f"{size.name}: the clean pass is not silent: {found[0]}"))
+        if peer is not None and not peer.silent():
+            raise SystemExit(_complain(f"{size.name}: SGLang's kernels did not run, or the clean pass is not silent"))
 
 
 def main(

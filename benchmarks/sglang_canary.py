@@ -1,5 +1,6 @@
 """SGLang's own canary kernels, doing what `benchmarks/canary.py` measures: the head of one forward pass."""
 
+import os
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,8 @@ from typing import Any
 import torch
 from benchmarks.device_cases import Case
 
-from kvlab.sglang.adapter.finder import prepare, version_in
+from kvlab.sglang.adapter.finder import REAL, STOOD_IN, version_in
+from kvlab.stubs import importable
 
 
 class Peer:
@@ -21,7 +23,9 @@ class Peer:
             ImportError: it has no canary, or something that it imports is missing.
         """
         self.version = version_in(folder)
-        prepare(folder)
+        os.environ.setdefault("TRITON_INTERPRET", "0")
+        stubs = [name for name in STOOD_IN if name != "sglang.kernels.jit"]  # which compiles the canary's kernels
+        importable("sglang", "SGLang release", folder, holds="srt/mem_cache", stubs=stubs, real=REAL)
         base = "sglang.kernels.ops.kv_canary"
         self._plan = import_module(f"{base}.plan.api").launch_canary_plan_kernels
         self._verify = import_module(f"{base}.verify")
@@ -99,6 +103,10 @@ class Peer:
             )
 
         return run
+
+    def silent(self) -> bool:
+        """Whether its kernels ran, and found nothing."""
+        return int(self._context.kernel_run_counter) > 0 and int(self.violations) == 0
 
     def case(self) -> Case:
         """The pass, as often as it is asked for."""

@@ -41,7 +41,7 @@ check() {
     local workers=() release=()
     "$python" -c 'import xdist' 2>/dev/null && workers=(-n 8)
     [[ -d $site/sglang ]] && release=(--sglang "$site")
-    step vectors 90 "$python" -m kvconform run --impl cuda
+    step vectors 90 "$python" -m kvcli run --impl cuda
     step tests 270 "$python" -m pytest -q -p no:cacheprovider "${workers[@]}" tests/cuda_impl -k 'not long_fuzzing'
     step benchmark 150 "$python" -m benchmarks.device "${release[@]}"
     step 'benchmark of the canary' 80 "$python" -m benchmarks.canary "${release[@]}"
@@ -57,8 +57,8 @@ stress() {
     unset PYTORCH_NO_CUDA_MEMORY_CACHING # a graph needs the cache
     step 'memcheck, graph' 50 "${sanitize[@]}" memcheck "${tests[@]}" tests/cuda_impl/test_graph.py
     step 'memcheck, canary' 60 "${sanitize[@]}" memcheck "${tests[@]}" tests/cuda_impl/test_canary.py
-    step fuzz 60 "$python" -m kvconform fuzz --impl cuda --seconds 45 --seed 1
-    step soak 95 "$python" -m kvconform soak --impl cuda --minutes 1.2
+    step fuzz 60 "$python" -m kvcli fuzz --impl cuda --seconds 45 --seed 1
+    step soak 95 "$python" -m kvcli soak --impl cuda --minutes 1.2
 }
 
 profile() {
