@@ -43,7 +43,7 @@ class Difference(msgspec.Struct):
 
 
 def sharp_model(head_dim: int = 64) -> Any:
-    """A Llama of two layers.
+    """A Llama of two layers, on the GPU if there is one.
 
     Its attention is made sharp: with the usual initialisation a greedy token hardly depends on what is cached.
     """
@@ -70,7 +70,7 @@ def sharp_model(head_dim: int = 64) -> Any:
             if weight.dim() == 2:
                 sharp = "q_proj" in name or "k_proj" in name
                 weight.normal_(0, (2.0 if sharp else 1.2) / weight.shape[1] ** 0.5)
-    return model
+    return model.cuda() if torch.cuda.is_available() else model
 
 
 def make(folder: str, head_dim: int) -> None:
@@ -94,7 +94,7 @@ def differences(model: Any, answers: list[Answer]) -> list[Difference]:
     for answer in answers:
         if not answer.output:
             continue
-        tokens = torch.tensor([answer.prompt + answer.output])
+        tokens = torch.tensor([answer.prompt + answer.output], device=model.device)
         with torch.no_grad():
             logits = model(tokens, use_cache=False).logits[0][len(answer.prompt) - 1 : -1]
         difference = _first(answer, logits)

@@ -10,6 +10,7 @@ from kvcuda.arrays import Ints
 from kvcuda.backend import DEVICE
 from kvcuda.canary import Canary, Known, Pass, Places, Pool, Violation
 from kvcuda.canary.chain import extended
+from kvcuda.streams import default_streams
 
 
 def ints(*numbers: int) -> Ints:
@@ -51,8 +52,7 @@ class Engine:
     def run(self, *work: tuple[str, int, Sequence[int]], **options: Any) -> list[Violation]:
         """One pass: for each request, where it begins and its new tokens. Returns the violations."""
         self.launch(*work, **options)
-        if DEVICE == "cuda":
-            torch.cuda.synchronize()
+        default_streams(DEVICE).synchronize()
         found = self.canary.poll()
         self.found += found
         return found

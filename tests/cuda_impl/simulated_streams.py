@@ -1,14 +1,17 @@
-"""Two streams on the CPU that carry their work out as late, or as soon, as events allow: a GPU's races, repeatable.
+"""Two streams that carry their work out as late, or as soon, as events allow: a GPU's races, repeatable.
 
 One stream is eager: it goes as far as it can after each call. The other one is lazy: it moves only when the host or the
 other stream waits for it. These are the two extreme orders; `DrawnStreams` tries some between. A `deaf` stream ignores
-the events that it should wait for.
+the events that it should wait for. On a GPU each piece of work is over before the next one begins.
 """
 
 import random
 from collections import deque
 from collections.abc import Callable
 
+import torch
+
+from kvcuda.backend import DEVICE
 from kvcuda.memory_events import Listener
 from kvcuda.streams import Event
 
@@ -71,6 +74,8 @@ class SimulatedStream:
     def step(self) -> None:
         """Do the oldest thing; a wait makes the other stream go on until it is over."""
         self._items.popleft()()
+        if DEVICE == "cuda":
+            torch.cuda.synchronize()
 
     def drain(self) -> None:
         while self._items:

@@ -11,6 +11,7 @@ from kvcuda.canary import Canary, Known, Pass, Places, Pool, States, spans_of
 from kvcuda.canary.chain import Prefix, extended, term
 from kvcuda.canary.perturb import Perturbation, PerturbedCanary
 from kvcuda.canary.words import RECENT, Kind, ViolationKind
+from kvcuda.streams import default_streams
 from tests.cuda_impl.canary_engine import Engine, ints
 
 ROWS = Pool("kv", 128)
@@ -225,6 +226,7 @@ def test_pools_of_a_window_and_of_states_are_looked_at_in_the_same_launch() -> N
         places: list[Places | States] = [Places(table, ints(0), slots)] * 2
         places.append(states)
         canary.launch(Pass(["a"], ints(len(tokens)), ids, positions, places, known, longest=32))
+        default_streams(DEVICE).synchronize()
         return [(one.pool, one.kind, one.position, one.slot) for one in canary.poll()]
 
     assert run(0, [1, 2, 3, 4, 5], 0, border=4, kept=5) == []

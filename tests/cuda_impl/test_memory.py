@@ -264,6 +264,21 @@ def test_words_are_not_written_over_before_a_late_stream_has_read_them() -> None
     assert memory.req_to_token[0, :40].tolist() == list(range(1, 41))
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("waits", [True, False])
+def test_words_stay_until_a_busy_gpu_has_read_them(waits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = DeviceMemory(Config(1, 50, 1, 50), default_streams(DEVICE))
+    memory.extend(ints([0]), ints([0]), ints([1]))  # compiled
+    torch.cuda.synchronize()
+    if not waits:
+        monkeypatch.setattr(torch.cuda.Event, "query", lambda self: True)
+    torch.cuda._sleep(200_000_000)
+    for position in range(1, 40):
+        memory.extend(ints([0]), ints([position]), ints([position + 1]))
+    torch.cuda.synchronize()
+    assert (memory.req_to_token[0, :40].tolist() == list(range(1, 41))) == waits
+
+
 def test_out_of_the_last_batches_stays() -> None:
     memory = make(Config(4, 64, 1, 256))
     outs = [memory.extend(ints([0]), ints([4 * i]), ints([4 * i + 4])) for i in range(OUT_BUFFERS)]
