@@ -52,10 +52,14 @@ class Engine:
     def run(self, *work: tuple[str, int, Sequence[int]], **options: Any) -> list[Violation]:
         """One pass: for each request, where it begins and its new tokens. Returns the violations."""
         self.launch(*work, **options)
-        default_streams(DEVICE).synchronize()
-        found = self.canary.poll()
+        found = self.poll()
         self.found += found
         return found
+
+    def poll(self) -> list[Violation]:
+        """The violations of all launches so far, which are over."""
+        default_streams(DEVICE).synchronize()
+        return self.canary.poll()
 
     def launch(self, *work: tuple[str, int, Sequence[int]], fresh: Sequence[str] = (), **options: Any) -> None:
         """The same without a poll."""
