@@ -39,7 +39,7 @@ site_is_there() {
 
 check() {
     local workers=() release=()
-    "$python" -c 'import xdist' 2>/dev/null && workers=(-n 8)
+    "$python" -c 'import xdist' 2>/dev/null && workers=(-n auto)
     [[ -d $site/sglang ]] && release=(--sglang "$site")
     step vectors 90 "$python" -m kvcli run --impl cuda
     step tests 270 "$python" -m pytest -q -p no:cacheprovider "${workers[@]}" tests/cuda_impl -k 'not long_fuzzing'

@@ -6,7 +6,8 @@ from typing import Generic, ParamSpec, Protocol
 
 # backend decides how kernels are decorated, so it comes before triton.
 # isort: off
-from kvcuda import backend as _backend  # noqa: F401
+from kvcuda.backend import INTERPRETED
+import torch
 import triton
 # isort: on
 
@@ -28,16 +29,35 @@ class _Compiled(Protocol):
 class Kernel(Generic[P]):
     """A kernel. `kernel[grid](...)` enqueues it on the current stream."""
 
-    def __init__(self, function: Callable[P, None], num_warps: int) -> None:
+    def __init__(self, function: Callable[P, None], num_warps: int, aligned: bool) -> None:
         """Decorate its function; it is compiled when it is launched first."""
         self.compiled: _Compiled = triton.jit(function)
         self.num_warps = num_warps
+        self._aligned = aligned and not INTERPRETED
+        self._variants: dict[tuple[object, ...], _Compiled] = {}
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[P, object]:
         """The launch of a grid of programs."""
+        if self._aligned:
+            return partial(self._launch, grid)
         return partial(self.compiled[grid], num_warps=self.num_warps)
 
+    def _launch(self, grid: tuple[int, ...], *args: P.args, **_: P.kwargs) -> None:
+        """Triton looks at each argument for the variant that it has compiled; here the numbers among them tell it."""
+        key = (torch.cuda.current_device(), *(arg for arg in args if not isinstance(arg, torch.Tensor)))
+        variant = self._variants.get(key)
+        if variant is None:
+            variant = self.compiled[grid](*args, num_warps=self.num_warps)  # type: ignore[assignment]
+            assert variant is not None
+            self._variants[key] = variant
+        else:
+            variant[(*grid, 1, 1)[:3]](*args)
 
-def kernel(num_warps: int = 4) -> Callable[[Callable[P, None]], Kernel[P]]:
-    """Make a function a kernel whose programs have so many warps."""
-    return lambda function: Kernel(function, num_warps)
+
+def kernel(num_warps: int = 4, *, aligned: bool = False) -> Callable[[Callable[P, None]], Kernel[P]]:
+    """Make a function a kernel whose programs have so many warps.
+
+    `aligned`: each of its tensors always has the same type and begins at a multiple of 16 bytes, and all arguments of a
+    launch are positional.
+    """
+    return lambda function: Kernel(function, num_warps, aligned)

@@ -139,7 +139,7 @@ def take_windows(
     tl.store(window_of + page, tl.zeros_like(page), mask=live)
 
 
-@kernel()
+@kernel(aligned=True)
 def extend_kernel(
     words: torch.Tensor,
     req_to_token: torch.Tensor,
@@ -166,9 +166,16 @@ def extend_kernel(
     """
     job = tl.program_id(0)
     entry = words + FIELDS + job * FIELDS
+    # The words are far away: all are read at once.
     row = tl.load(entry)
     start = tl.load(entry + 1)
     end = tl.load(entry + 2)
+    before = tl.load(entry + 3)
+    tokens_before = tl.load(entry + 4)
+    head = tl.load(words)
+    extends = tl.load(words + 2)
+    out = tl.load(words + 3)
+    window_head = tl.load(words + 4)
     first = start + tl.program_id(1) * BLOCK
     if first < end:
         table = req_to_token + row.to(tl.int64) * max_context_len
@@ -176,21 +183,20 @@ def extend_kernel(
         live = position < end
         index = position // P
         offset = position % P
-        extends = tl.load(words + 2)
         if job < extends:
             held = (start + P - 1) // P
             cut = start % P != 0
             cut_slot = tl.load(table + start // P * P, mask=cut, other=0)
             fresh = live & (index >= held)
-            at = tl.load(entry + 3) + index - held
-            page = tl.load(ring + ring_slot(tl.load(words) + at, num_pages), mask=fresh, other=0)
+            at = before + index - held
+            page = tl.load(ring + ring_slot(head + at, num_pages), mask=fresh, other=0)
             first_slot = fresh & (offset == 0)
             if DEBUG:
                 mark_pages(page, first_slot, row, num_pages, page_used, fault, 1, DOUBLE_USE, PAGE_BOUNDS)
             if window_of is not None:
                 give_windows(
                     page,
-                    tl.load(words + 4) + at,
+                    window_head + at,
                     first_slot,
                     row,
                     num_pages,
@@ -202,15 +208,14 @@ def extend_kernel(
                     DEBUG,
                 )
             slot = tl.where(fresh, page * P, cut_slot) + offset
-            out = out_cache_loc + tl.load(words + 3) + tl.load(entry + 4)
-            tl.store(out + position - start, slot, mask=live)
+            tl.store(out_cache_loc + out + tokens_before + position - start, slot, mask=live)
         else:
-            known = tl.load(arena + tl.load(entry + 3) + index - start // P, mask=live, other=0)
+            known = tl.load(arena + before + index - start // P, mask=live, other=0)
             slot = known * P + offset
         tl.store(table + position, slot, mask=live)
 
 
-@kernel()
+@kernel(aligned=True)
 def decode_kernel(
     words: torch.Tensor,
     req_to_token: torch.Tensor,
@@ -280,7 +285,7 @@ def decode_kernel(
         tl.store(out + step, slot, mask=live)
 
 
-@kernel()
+@kernel(aligned=True)
 def move_kernel(
     words: torch.Tensor,
     req_to_token: torch.Tensor,
@@ -304,16 +309,21 @@ def move_kernel(
     Within one launch no job reads another job's writes: the host begins a new launch where one would.
     """
     entry = words + FIELDS + tl.program_id(0) * FIELDS
+    kind = tl.load(entry)
+    row = tl.load(entry + 1)
+    start = tl.load(entry + 2)
     count = tl.load(entry + 3)
+    ring_index = tl.load(entry + 4)
+    place = tl.load(entry + 5)
+    bare = tl.load(entry + 6)
+    window_index = tl.load(entry + 7)
     first = tl.program_id(1) * BLOCK
     if first < count:
-        kind = tl.load(entry)
-        row = tl.load(entry + 1)
         index = first + tl.arange(0, BLOCK)
         live = index < count
-        position = (tl.load(entry + 2) + index) * P
+        position = (start + index) * P
         table = req_to_token + row.to(tl.int64) * max_context_len
-        listed = arena + tl.load(entry + 5) + index
+        listed = arena + place + index
         if (kind == EVICT) | (kind == DROP):
             page = tl.load(listed, mask=live, other=0)
         else:
@@ -321,12 +331,11 @@ def move_kernel(
         if kind == PUBLISH:
             tl.store(listed, page, mask=live)
         elif kind < SHED:
-            at = ring_slot(tl.load(entry + 4) + index, num_pages)
+            at = ring_slot(ring_index + index, num_pages)
             if DEBUG:
                 mark_pages(page, live, row, num_pages, page_used, fault, 0, DOUBLE_FREE, PAGE_BOUNDS)
             tl.store(ring + at, page, mask=live)
         if window_of is not None:
-            bare = tl.load(entry + 6)
             sided = live & (index >= bare)
             if kind == REVIVE:
                 tombstone = tl.load(listed, mask=sided, other=0)
@@ -338,7 +347,7 @@ def move_kernel(
             elif kind != PUBLISH:
                 take_windows(
                     page,
-                    tl.load(entry + 7) + index - bare,
+                    window_index + index - bare,
                     sided,
                     row,
                     num_pages,
@@ -352,13 +361,13 @@ def move_kernel(
         if (kind == REPLACE) | (kind == REVIVE):
             tl.debug_barrier()  # every thread has read its pages from the row before they are overwritten
             slots = tl.minimum(count - first, BLOCK) * P
-            run = arena + tl.load(entry + 5) + first
-            start = table + (tl.load(entry + 2) + first) * P
+            run = arena + place + first
+            rewritten = table + (start + first) * P
             # Neighbouring threads write neighbouring slots.
             for written in range(0, slots, BLOCK):
                 slot = written + tl.arange(0, BLOCK)
                 kept = tl.load(run + slot // P, mask=slot < slots, other=0)
-                tl.store(start + slot, kept * P + slot % P, mask=slot < slots)
+                tl.store(rewritten + slot, kept * P + slot % P, mask=slot < slots)
 
 
 @kernel()

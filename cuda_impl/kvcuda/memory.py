@@ -124,9 +124,8 @@ class DeviceMemory(PageMoves):
         grid = (jobs, -(-longest // EXTEND_BLOCK))
 
         def work() -> None:
-            slot.upload((1 + jobs) * FIELDS)
             kernels.extend_kernel[grid](
-                slot.device,
+                slot.pinned,
                 self.req_to_token,
                 self.ring,
                 self.arena,
@@ -137,9 +136,9 @@ class DeviceMemory(PageMoves):
                 config.num_pages,
                 self.windows.size,
                 config.max_context_len,
-                P=config.page_size,
-                BLOCK=EXTEND_BLOCK,
-                DEBUG=self.debug,
+                config.page_size,
+                EXTEND_BLOCK,
+                self.debug,
             )
 
         listener = self.streams.listener
@@ -183,8 +182,7 @@ class DeviceMemory(PageMoves):
         """Carry a staged decode step out."""
 
         def work() -> None:
-            slot.upload((1 + batch) * FIELDS)
-            self.enqueue_decode(slot.device, batch)
+            self.enqueue_decode(slot.pinned, batch)
 
         listener = self.streams.listener
         self._run(slot, work, None if listener is None else listener.decode(slot, self.out_cache_loc))
@@ -203,9 +201,9 @@ class DeviceMemory(PageMoves):
             config.num_pages,
             self.windows.size,
             config.max_context_len,
-            P=config.page_size,
-            JOB_BLOCK=JOB_BLOCK,
-            DEBUG=self.debug,
+            config.page_size,
+            JOB_BLOCK,
+            self.debug,
         )
 
     def _check_room(self, needed: int) -> None:

@@ -194,9 +194,8 @@ class PageMoves(DeviceTensors):
         config = self.config
 
         def work() -> None:
-            slot.upload((1 + jobs) * FIELDS)
             kernels.move_kernel[grid](
-                slot.device,
+                slot.pinned,
                 self.req_to_token,
                 self.ring,
                 self.arena,
@@ -206,9 +205,9 @@ class PageMoves(DeviceTensors):
                 config.num_pages,
                 self.windows.size,
                 config.max_context_len,
-                P=config.page_size,
-                BLOCK=MOVE_BLOCK,
-                DEBUG=self.debug,
+                config.page_size,
+                MOVE_BLOCK,
+                self.debug,
             )
 
         listener = self.streams.listener

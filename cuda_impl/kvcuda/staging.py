@@ -1,4 +1,7 @@
-"""The upload of words to the device: a ring of preallocated buffers, pinned if there is a GPU."""
+"""Words for kernels: a ring of preallocated buffers on the host, pinned if there is a GPU.
+
+A kernel of which each job is read once reads them there, which takes half the time of a copy and a kernel behind it.
+"""
 
 import torch
 
@@ -14,19 +17,20 @@ def padded(used: int) -> int:
 class Slot:
     """One buffer on the host, and its copy on the device."""
 
-    __slots__ = ("_device", "_host", "device", "passed", "words")
+    __slots__ = ("_device", "_host", "device", "passed", "pinned", "words")
 
     def __init__(self, num_words: int, device: str, passed: Event) -> None:
         """Make both, zeroed; `num_words` is a power of two."""
-        pinned = torch.zeros(num_words, dtype=torch.int32, pin_memory=device == "cuda")
-        self.words: Words = pinned.numpy()
-        """The host's side, int32 [num_words]."""
+        self.pinned: torch.Tensor = torch.zeros(num_words, dtype=torch.int32, pin_memory=device == "cuda")
+        """The host's side, int32 [num_words]; a kernel can read it."""
+        self.words: Words = self.pinned.numpy()
+        """The same for the host."""
         self.device: torch.Tensor = torch.zeros(num_words, dtype=torch.int32, device=device)
         """The device's side, int32 [num_words]."""
         self.passed = passed
         """Passed once the kernels that read the slot are done."""
         # One view for each size, made once: a step allocates nothing.
-        self._host = [pinned[: 1 << size] for size in range(num_words.bit_length())]
+        self._host = [self.pinned[: 1 << size] for size in range(num_words.bit_length())]
         self._device = [self.device[: 1 << size] for size in range(num_words.bit_length())]
 
     def upload(self, used: int) -> None:

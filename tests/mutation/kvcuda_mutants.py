@@ -112,14 +112,14 @@ MUTANTS = [
     ),
     Mutant(
         "kernels.py",
-        "known = tl.load(arena + tl.load(entry + 3) + index - start // P",
-        "known = tl.load(arena + tl.load(entry + 3) + index",
+        "known = tl.load(arena + before + index - start // P",
+        "known = tl.load(arena + before + index",
         first="memory::test_matched_pages_are_copied_and_duplicates_replaced",
     ),
     Mutant(
         "kernels.py",
-        "tl.load(words + 3) + tl.load(entry + 4)",
-        "tl.load(words + 3)",
+        "out + tokens_before + position",
+        "out + position",
         first="memory::test_batch_larger_than_several_blocks_of_jobs",
     ),
     Mutant(
@@ -174,14 +174,14 @@ MUTANTS = [
     ),
     Mutant(
         "kernels.py",
-        "tl.load(entry + 7) + index - bare,",
-        "tl.load(entry + 7) + index,",
+        "window_index + index - bare,",
+        "window_index + index,",
         first="windows::test_sides_follow_the_arithmetic_in_small_blocks",
     ),
     Mutant(
         "kernels.py",
-        "    tl.store(window_of + page, tl.zeros_like(page), mask=live)\n\n\n@kernel()\ndef extend_kernel",
-        "\n\n@kernel()\ndef extend_kernel",
+        "    tl.store(window_of + page, tl.zeros_like(page), mask=live)\n\n\n@kernel(aligned=True)\ndef extend_kernel",
+        "\n\n@kernel(aligned=True)\ndef extend_kernel",
         first="windows::test_publication_moves_sides_or_leaves_them",
         unread="nobody reads the side that a page had before it has another one",
     ),
@@ -193,14 +193,14 @@ MUTANTS = [
     ),
     Mutant(
         "kernels.py",
-        "tl.load(words + 4) + at,",
-        "tl.load(words) + at,",
+        "                    window_head + at,",
+        "                    head + at,",
         first="windows::test_sides_follow_the_arithmetic_in_small_blocks",
     ),
     Mutant(
         "kernels.py",
-        "                window_head + at,",
-        "                head + at,",
+        "                page,\n                window_head + at,",
+        "                page,\n                head + at,",
         first="windows::test_sides_follow_the_arithmetic_in_small_blocks",
     ),
     # The host's arithmetic of what a launch gets
@@ -218,14 +218,14 @@ MUTANTS = [
     ),
     Mutant(
         "kernels.py",
-        "start = table + (tl.load(entry + 2) + first) * P",
-        "start = table + tl.load(entry + 2) * P",
+        "rewritten = table + (start + first) * P",
+        "rewritten = table + start * P",
         first="memory::test_duplicates_of_several_blocks_are_replaced_slot_by_slot",
     ),
     Mutant(
         "kernels.py",
-        "run = arena + tl.load(entry + 5) + first",
-        "run = arena + tl.load(entry + 5)",
+        "run = arena + place + first",
+        "run = arena + place",
         first="memory::test_duplicates_of_several_blocks_are_replaced_slot_by_slot",
     ),
     Mutant(

@@ -20,7 +20,7 @@ from kvcuda.memory_events import Listener, Uses
 from kvcuda.staging import Slot, Staging, padded
 from kvcuda.streams import EagerStreams, Event, Stream, Streams
 
-BLOCK = 512
+BLOCK = 256
 """Positions that a program verifies together."""
 PROGRAMS = 2048
 """Programs of a launch, about: they fill a GPU, and empty ones cost little."""
