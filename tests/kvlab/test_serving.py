@@ -136,6 +136,16 @@ def test_an_engine_without_pins_is_one_line() -> None:
         environment("tgi", print)
 
 
+def test_a_python_that_does_not_run_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shim = tmp_path / "python3.12"
+    shim.write_text("#!/bin/sh\necho 'shims: no such version' >&2\necho 'Note: see the help' >&2\nexit 127\n")
+    shim.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(NoEnvironment, match=f"in python3.12, but {shim} does not run: shims: no such version"):
+        environment("sglang-jax", print)
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [

@@ -38,15 +38,25 @@ def environment(engine: str, say: Callable[[str], object]) -> Path:
     python, complete = folder / "bin" / "python", folder / "complete"
     if not complete.is_file():
         wanted = PYTHONS.get(engine)
-        base = shutil.which(wanted) if wanted else sys.executable
-        if base is None:
-            raise NoEnvironment(f"a server of {engine} runs in {wanted}, which is not there")
+        base = _that_runs(engine, wanted) if wanted else sys.executable
         say(f"making {folder} (a few minutes, once)")
         _done([base, "-m", "venv", "--clear", str(folder)])
         pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
         _done([*pip, "--only-binary", ":all:", "-r", str(pins)])
         complete.touch()
     return python
+
+
+def _that_runs(engine: str, wanted: str) -> str:
+    """The Python of a name on the path; a shim of a version manager may have that name, and no such Python."""
+    found = shutil.which(wanted)
+    if found is None:
+        raise NoEnvironment(f"a server of {engine} runs in {wanted}, which is not there")
+    done = run([found, "-c", ""])
+    if done.returncode:
+        first = (done.stderr.decode(errors="replace").strip().splitlines() or ["no message"])[0]
+        raise NoEnvironment(f"a server of {engine} runs in {wanted}, but {found} does not run: {first}")
+    return found
 
 
 def _done(command: list[str]) -> None:
