@@ -43,7 +43,7 @@ class Kernel(Generic[P]):
         return partial(self.compiled[grid], num_warps=self.num_warps)
 
     def _launch(self, grid: tuple[int, ...], *args: P.args, **_: P.kwargs) -> None:
-        """Triton looks at each argument for the variant that it has compiled; here the numbers among them tell it."""
+        """Triton looks at each argument for the variant that it has compiled; here the numbers among them suffice."""
         key = (torch.cuda.current_device(), *(arg for arg in args if not isinstance(arg, torch.Tensor)))
         variant = self._variants.get(key)
         if variant is None:
