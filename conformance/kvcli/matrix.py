@@ -50,7 +50,12 @@ def matrix(
         ),
     ] = Level.both,
     seconds: Annotated[
-        float, typer.Option(min=0, help="How long to walk at random through each release, at each level.")
+        float,
+        typer.Option(
+            min=0,
+            help="How long to walk at random through each release, at each level; as long again for each known issue of"
+            " the memory level that is looked for alone, if it does not show.",
+        ),
     ] = 20.0,
     seed: Annotated[int, typer.Option(help="The same seed draws the same walks.")] = 0,
     out: Annotated[

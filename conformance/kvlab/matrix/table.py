@@ -85,6 +85,7 @@ def _show_memory(console: Console, reports: Sequence[MemoryReport]) -> None:
         ]
         console.print(_table("known defect", reports, rows, sums, justify="right", width=7))
         console.print(Text("A dot: looked for, and not found. Nothing: not supported."))
+        console.print(Text("Missed: the release has it by the table of known issues, and these runs did not show it."))
     for report in reports:
         for group in report.unexplained:
             first = f"{group.code} ({group.times:,}), first at event {group.event:,} (seed {group.seed})"
@@ -103,7 +104,10 @@ def _known(report: MemoryReport, name: str) -> Text:
     if report.not_supported is not None or name not in report.known:
         return Text("")
     shown = report.known[name]
-    return Text("·", "green") if shown is None else Text(f"{shown.event:,}", "bold red")
+    if shown is not None:
+        return Text(f"{shown.event:,}", "bold red")
+    has = any(one.id == name and one.covers(report.release) for one in issues_of(report.engine).at("memory"))
+    return Text("missed", "yellow") if has else Text("·", "green")
 
 
 def _unexplained(report: MemoryReport) -> Text:

@@ -179,6 +179,13 @@ def test_the_table_tells_what_is_known_gone_not_supported_and_not_explained() ->
     rows = {row.split()[0]: row.split()[1:] for row in capture.get().splitlines() if row.strip()}
     assert rows["leak"] == ["1,015", "·"]
     assert rows["events"] == ["1,234", "99"]
+    with console.capture() as capture_known:
+        show(
+            console, [MemoryReport("vllm", "0.33.0", known={"shifted-window-chunk": None, "chunk-ends-in-block": None})]
+        )
+    known = {row.split()[0]: row.split()[1:] for row in capture_known.get().splitlines() if row.strip()}
+    assert known["shifted-window-chunk"] == ["missed"]
+    assert known["chunk-ends-in-block"] == ["·"], "0.26.0 was the last with it"
     assert "Not explained: engine 0.2.0, MEM-RELEASE/not-held (3)" in capture.get()
     assert line(reports[0]).endswith("1,234 events in 5 runs; known defects: leak (MEM-LEAK/ended at event 1,015)")
     assert line(reports[2]) == "engine 0.3.0, as it runs: not supported: it is of another kind"
