@@ -14,6 +14,7 @@ from kvconform.gallery.mutants import (
     crowds,
     lengths_and_tails,
     rare,
+    rare_store,
     releases,
     rows,
     scheduling,
@@ -41,6 +42,7 @@ _TOPICS = (
     windows,
     states,
     rare,
+    rare_store,
     synthetic,
 )
 
