@@ -13,6 +13,7 @@ def serve(
         str, typer.Argument(metavar="ENGINE==VERSION", help="sglang, vllm or transformers; sglang-jax alone.")
     ],
     minutes: Annotated[float, typer.Option(min=0.05, help="Minutes of traffic.")] = 1.0,
+    answers: Annotated[int, typer.Option(min=0, help="Go on until so many requests are answered, too.")] = 0,
     clients: Annotated[int, typer.Option(min=1, max=256, help="Clients that ask at the same time.")] = 12,
     seed: Annotated[int, typer.Option(min=0, help="Draws the server's configuration and the requests.")] = 0,
     python: Annotated[
@@ -25,6 +26,7 @@ def serve(
     fault: Annotated[
         str, typer.Option(metavar="NAME", help="Put a defect into the engine first ('kvspec engines inject' has all).")
     ] = "",
+    host_cache: Annotated[bool, typer.Option("--host-cache", help="SGLang: have a cache on the host, too.")] = False,
     keep: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Keep log, recordings and answers in DIR, a new folder.")
     ] = None,
@@ -54,12 +56,14 @@ def serve(
     engine, version = match[1] or match[3], match[4] or ""
     if (checkout is None) == (engine == CHECKED_OUT):
         raise typer.BadParameter(f"--checkout names the folder of {CHECKED_OUT}, and of no other engine")
+    if host_cache and engine != "sglang":
+        raise typer.BadParameter("--host-cache is for sglang alone")
     if keep is not None and keep.exists():
         raise typer.BadParameter(f"{keep} is there already: give a new folder")
     with tempfile.TemporaryDirectory(prefix="kvspec-serve-") as scratch:
         folder = Path(scratch) if keep is None else keep
         folder.mkdir(parents=True, exist_ok=True)
-        settings = Settings(seed, minutes * 60, clients, fault)
+        settings = Settings(seed, minutes * 60, clients, fault, host_cache, answers)
         try:
             status = serve_and_report(
                 Output(), engine, version, folder.absolute(), python, checkout and checkout.absolute(), settings

@@ -88,6 +88,13 @@ def test_each_answer_is_kept_with_all_that_came_before_it() -> None:
 
 
 @pytest.mark.slow
+def test_traffic_goes_on_until_there_are_enough_answers() -> None:
+    with _server() as port:
+        traffic = Clients(sglang(SEED), port, SEED, clients=4).run(0, least=25)
+    assert sum(answer.asked > 0 for answer in traffic.answers) >= 25
+
+
+@pytest.mark.slow
 def test_a_request_that_is_never_answered_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kvlab.serving.client.PATIENCE", 0.3)
     with _server(silent=True) as port:
@@ -154,6 +161,7 @@ def test_a_python_that_does_not_run_is_one_line(tmp_path: Path, monkeypatch: pyt
         (["sglang-jax"], "--checkout names the folder of sglang-jax"),
         (["sglang==0.5.23", "--checkout", "."], "and of no other engine"),
         (["sglang==0.5.23", "--python", "/nowhere/python"], "/nowhere/python"),
+        (["vllm==0.32.0", "--host-cache"], "--host-cache is for sglang alone"),
     ],
 )
 def test_a_wrong_call_is_one_line(arguments: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:

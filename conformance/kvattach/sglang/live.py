@@ -31,12 +31,15 @@ def attach(trace: Trace) -> None:
 
 def _watch(trace: Trace, _: None, __: None, scheduler: Any, *___: Any, **____: Any) -> None:
     """A scheduler was made, and its memory with it: all of it is free."""
-    reason = _not_hooked(scheduler)
+    reason = not_hooked(scheduler)
     if reason:
         _log.warning("kvspec: this SGLang server is not recorded: %s", reason)
         return
     sglang = importlib.import_module("sglang")
     release = Release(Path(sglang.__path__[0]))
+    host = host_pool(scheduler.tree_cache)
+    if host is not None:
+        release.host_class = type(host)
     device = release.torch.get_device_module(scheduler.device)
     if scheduler.device != "cpu":
         _log.warning("kvspec: the hooks wait for the device at each step: for tests, not for production")
@@ -52,22 +55,32 @@ def _watch(trace: Trace, _: None, __: None, scheduler: Any, *___: Any, **____: A
             cache=scheduler.tree_cache,
             allocator=scheduler.token_to_kv_pool_allocator,
             rows=scheduler.req_to_token_pool,
-            host=None,
+            host=host,
         )
     )
     _log.info("kvspec: recording the scheduler of SGLang %s", getattr(sglang, "__version__", "?"))
 
 
-def _not_hooked(scheduler: Any) -> str:
+def not_hooked(scheduler: Any) -> str:
     """Why the hooks do not know this server's memory; empty if they do."""
     args = scheduler.server_args
-    if getattr(args, "enable_hierarchical_cache", False):
-        return "it has a host cache (--enable-hierarchical-cache)"
+    core = getattr(scheduler.tree_cache, "tree_core", None)
+    if getattr(args, "enable_hierarchical_cache", False) and type(core).__name__.startswith("Rust"):
+        return (
+            "it has a host cache, and the core of its tree is in Rust "
+            "(SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND=python is hooked)"
+        )
     if getattr(args, "disaggregation_mode", "null") != "null":
         return "it is one of two halves (--disaggregation-mode)"
     if getattr(args, "speculative_algorithm", None) is not None:
         return "it decodes speculatively (--speculative-algorithm)"
     return ""
+
+
+def host_pool(cache: Any) -> Any:
+    """The pool of pages on the host; `None` without a host cache."""
+    group = getattr(cache, "host_pool_group", None)
+    return getattr(cache, "token_to_kv_pool_host", None) if group is None else group.anchor_entry.host_pool
 
 
 class _Live:

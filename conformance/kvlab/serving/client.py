@@ -49,12 +49,12 @@ class Clients:
         self._orders = random.Random(f"{seed} orders")
         self._lock = threading.Lock()
         self._live: dict[str, None] = {}
-        self._ends = 0.0
+        self._ends, self._least = 0.0, 0
         self.traffic = Traffic()
 
-    def run(self, seconds: float) -> Traffic:
-        """Send requests for so long, and wait for the last answers."""
-        self._ends = time.monotonic() + seconds
+    def run(self, seconds: float, least: int = 0) -> Traffic:
+        """Send requests for so long, and until there are `least` whole answers; then wait for the last ones."""
+        self._ends, self._least = time.monotonic() + seconds, least
         threads = [threading.Thread(target=self._client, args=(number, rng)) for number, rng in enumerate(self._rngs)]
         threads.append(threading.Thread(target=self._order))
         for thread in threads:
@@ -65,7 +65,9 @@ class Clients:
 
     @property
     def _over(self) -> bool:
-        return time.monotonic() >= self._ends or bool(self.traffic.failures)
+        if self.traffic.failures:
+            return True
+        return time.monotonic() >= self._ends and len(self.traffic.answers) - self.traffic.aborted >= self._least
 
     def _client(self, number: int, rng: random.Random) -> None:
         asked = 0

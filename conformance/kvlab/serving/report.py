@@ -15,7 +15,7 @@ from kvconform.traces.memory import MemoryReader, open_trace
 from kvlab.model import Difference
 from kvlab.releases import NotFetched, fetch
 from kvlab.serving.environment import NoEnvironment, environment
-from kvlab.serving.servers import SERVERS
+from kvlab.serving.servers import SERVERS, with_host_cache
 from kvlab.serving.session import Run, Settings, serve
 from kvspec.memory.events import Begin, Map, Page, Pages, Pool
 
@@ -51,6 +51,8 @@ def serve_and_report(
     elif python is None:
         python, release = installed(engine, version, say)
     server = SERVERS[engine](settings.seed)
+    if settings.host_cache:
+        server = with_host_cache(server, settings.seed)
     run = serve(server, python, release, folder, settings, say)
     status = check_traces(out, run.recordings, None, Forms()) if run.recordings else BROKEN
     failures = _failures(run)

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +114,20 @@ def sglang(seed: int) -> Server:
         ),
         sessions,
     )
+
+
+def with_host_cache(server: Server, seed: int) -> Server:
+    """An SGLang server with a cache on the host besides, whose size and policy the seed draws.
+
+    Its tree has the core in Python: the hooks do not know the other one with a cache on the host.
+    """
+    rng = random.Random(f"{seed} host cache")
+    arguments = [*server.arguments, "--enable-hierarchical-cache"]
+    arguments += ["--hicache-io-backend", "direct", "--hicache-mem-layout", "layer_first"]
+    arguments += ["--hicache-ratio", str(rng.choice([1.2, 2.0]))]
+    arguments += ["--hicache-write-policy", rng.choice(["write_through", "write_through_selective", "write_back"])]
+    environment = {**server.environment, "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": "python"}
+    return replace(server, arguments=arguments, environment=environment)
 
 
 def sglang_jax(seed: int) -> Server:

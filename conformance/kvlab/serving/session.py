@@ -46,6 +46,10 @@ class Settings:
     clients: int
     fault: str = ""
     """The name of a defect to put into the engine; empty: none."""
+    host_cache: bool = False
+    """Whether the server has a cache on the host."""
+    answers: int = 0
+    """Traffic goes on until there are so many whole answers."""
 
 
 @dataclass
@@ -83,7 +87,7 @@ def serve(
     try:
         with running(server, python, model, folder / "server.log", hooked) as (process, port):
             say(f"{settings.clients} clients for {settings.seconds:.0f} s")
-            run.traffic = Clients(server, port, settings.seed, settings.clients).run(settings.seconds)
+            run.traffic = Clients(server, port, settings.seed, settings.clients).run(settings.seconds, settings.answers)
             if process.poll() is not None:
                 run.died = _last_line(folder / "server.log")
     except NoEnvironment as error:

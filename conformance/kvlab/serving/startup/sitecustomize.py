@@ -15,6 +15,11 @@ _names = [name for name in os.environ.get("KVSPEC_STUBS", "").split(",") if name
 if _names:
     sys.meta_path.insert(0, Finder(_names, [], Path()))
 
+if "sgl_kernel" in _names:
+    from kvlab.serving.kernels import wait_for_host_pool
+
+    wait_for_host_pool()
+
 if os.environ.get("KVSPEC_FAULT"):
     from kvlab.serving.faults import wait_for_engine
 

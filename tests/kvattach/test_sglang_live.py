@@ -1,0 +1,37 @@
+"""The SGLang servers whose memory the hooks know, and the pool that a server has on the host."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kvattach.sglang.live import host_pool, not_hooked
+
+PYTHON, RUST = type("UnifiedTreeCore", (), {}), type("RustUnifiedTreeCore", (), {})
+
+
+def scheduler(core: type, **arguments: object) -> Any:
+    return SimpleNamespace(server_args=SimpleNamespace(**arguments), tree_cache=SimpleNamespace(tree_core=core()))
+
+
+@pytest.mark.parametrize(
+    ("server", "reason"),
+    [
+        (scheduler(RUST), ""),
+        (scheduler(PYTHON, enable_hierarchical_cache=True), ""),
+        (scheduler(RUST, enable_hierarchical_cache=True), "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND=python is hooked"),
+        (scheduler(PYTHON, disaggregation_mode="prefill"), "--disaggregation-mode"),
+        (scheduler(PYTHON, speculative_algorithm="EAGLE"), "--speculative-algorithm"),
+    ],
+)
+def test_a_server_that_is_not_hooked_says_why(server: Any, reason: str) -> None:
+    assert bool(not_hooked(server)) == bool(reason)
+    assert reason in not_hooked(server)
+
+
+def test_the_pool_of_pages_on_the_host_is_found_in_newer_and_older_releases() -> None:
+    pool = object()
+    group = SimpleNamespace(anchor_entry=SimpleNamespace(host_pool=pool))
+    assert host_pool(SimpleNamespace(host_pool_group=group)) is pool
+    assert host_pool(SimpleNamespace(token_to_kv_pool_host=pool)) is pool
+    assert host_pool(SimpleNamespace(host_pool_group=None)) is None
