@@ -23,7 +23,7 @@ from kvlab.sglang_jax.driver import Shape as JaxShape
 from kvlab.tokens import CODES as SENTENCES
 from kvlab.tokens import RULE as TOKENS
 from kvlab.transformers.fixes import fix as transformers_fix
-from kvlab.vllm import kv_events
+from kvlab.vllm import issues as vllm_issues
 from kvlab.vllm.faults import names_without_content
 from kvlab.vllm.workload import Workload
 from kvspec.rules import CODES, MEMORY_RULES, RULES
@@ -115,7 +115,7 @@ def test_a_fix_is_one_of_the_engines_and_each_fix_is_of_an_issue() -> None:
     assert named["transformers"] == {transformers_fix.__name__}
     assert named["lmcache"] == lmcache_fixes.FIXES.keys()
     assert named["max"] == max_fixes.FIXES.keys()
-    assert named["vllm"] == {fix.__name__ for fix in (names_without_content, *kv_events.FIXES)}
+    assert named["vllm"] == {fix.__name__ for fix in (names_without_content, *vllm_issues.FIXES)}
 
 
 def test_there_is_a_letter_for_each_issue_of_an_engine() -> None:

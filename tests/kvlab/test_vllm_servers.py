@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -20,7 +21,7 @@ from kvspec.memory.events import Begin, End, EndHolder, Event, Map, Pool, Receiv
 from tests.kvlab.test_vllm import release
 
 FULL = Group(0, 4, 0, False, 4)
-POOLS = {"kv": Pool(page_size=4, num_pages=20, first_page=0, padding=[0])}
+LONG = Group(0, 8, 0, False, 8)
 
 
 class Kept:
@@ -75,11 +76,12 @@ class Worker:
     """A worker that reads page 6 of prefill, and the half of its page 7, into 3 and 4."""
 
     num_blocks, _physical_blocks_per_logical_kv_block, dst_num_blocks = 20, 1, {"prefill": 20, "decode": 20}
+    block_size = 4
     _remote_agents = {"prefill": {(0, 0): "an agent"}}  # noqa: RUF012
 
     def __init__(self) -> None:
         self.nixl_wrapper = Agent()
-        info = SimpleNamespace(remote_physical_blocks_per_logical=1)
+        info = SimpleNamespace(remote_physical_blocks_per_logical=1, remote_block_size=4)
         self.transfer_topo = SimpleNamespace(get_engine_info=lambda _: info)
 
     def start_load_kv(self, metadata: Any) -> None: ...
@@ -91,6 +93,8 @@ class Worker:
         return SimpleNamespace(finished_recving={"d1", "d2"}, failed_recving={"d2"})
 
     def _handle_push_reg_notif(self, notif: bytes) -> None: ...
+
+    def post_process_device_kv_on_receive(self, ratio: int, received: Any, convert: bool = True) -> None: ...
 
     def _xfer_blocks(self, *, request_id: str, remote_request_id: str, dst_engine_id: str) -> None:
         agent = self.nixl_wrapper
@@ -104,12 +108,22 @@ class Worker:
             agent.send_notif("an agent", notif_msg=b"p1:1")
 
 
+class LongWorker(Worker):
+    """A worker with blocks of eight tokens: it reads prefill's into the parts of its own."""
+
+    block_size = 8
+
+    def _read_blocks(self, *, request_id: str, remote_request_id: str, dst_engine_id: str, posts: bool = True) -> None:
+        agent = self.nixl_wrapper
+        agent.transfer(agent.make_prepped_xfer("READ", "ours", [6, 7], "theirs", [6, 7], notif_msg=b"p1:1"))
+
+
 class Host:
     """One server, as its hooks see it."""
 
-    def __init__(self, name: str, request: str, together: Together) -> None:
+    def __init__(self, name: str, request: str, together: Together, group: Group = FULL) -> None:
         self.hooks = Hooks(together.of(name))
-        self.groups = [FULL]
+        self.groups = [group]
         self.request = SimpleNamespace(
             request_id=request,
             _all_token_ids=[5, 6, 7, 8, 9, 1],
@@ -121,12 +135,13 @@ class Host:
         self.runs = {request: self.run}
         self.connector = SimpleNamespace(connector_scheduler=Side(), engine_id=name)
         parallel = SimpleNamespace(world_size=1, distributed_executor_backend=None)
-        self.nixl = Nixl(self)
+        self.nixl = Nixl(self, self.emit)
         self.scheduler = SimpleNamespace(
             connector=self.connector, vllm_config=SimpleNamespace(parallel_config=parallel)
         )
         assert self.nixl.start(self.scheduler) == name
-        self.hooks.trace.header("vllm", POOLS, name)
+        pool = Pool(page_size=group.page_size, num_pages=20, first_page=0, padding=[0])
+        self.hooks.trace.header("vllm", {"kv": pool}, name)
 
     def emit(self, *events: Any) -> None:
         for event in events:
@@ -138,16 +153,16 @@ class Host:
 class Two:
     """Prefill has computed six tokens into its pages 6 and 7, and decode has pages 3 and 4 for them."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, worker: type[Worker] = Worker, group: Group = FULL) -> None:
         for name, kind in (("pull_worker", "NixlPullConnectorWorker"), ("push_worker", "NixlPushConnectorWorker")):
             module: Any = ModuleType(name)
-            setattr(module, kind, type(kind, (Worker,), dict(vars(Worker))))
+            setattr(module, kind, type(kind, (worker,), dict(vars(Worker)) | dict(vars(worker))))
             monkeypatch.setitem(sys.modules, f"{PACKAGE}.{name}", module)
         self.trace = Kept()
         together = Together(self.trace, ["prefill", "decode"])
         self.prefill = Host("prefill", "p1", together)
         self.prefill.hooks.detach()  # the worker below is decode's
-        self.decode = Host("decode", "d1", together)
+        self.decode = Host("decode", "d1", together, group)
         self.worker = sys.modules[f"{PACKAGE}.pull_worker"].NixlPullConnectorWorker()
         self.worker.start_load_kv(None)
         self.pusher = sys.modules[f"{PACKAGE}.push_worker"].NixlPushConnectorWorker()
@@ -247,6 +262,42 @@ def test_a_transfer_that_failed_has_written_nothing_and_one_that_was_not_needed_
     assert two.told(Send)[-1].id == "done prefill p1, 2" and not two.told(Send)[-1].after
 
 
+def test_blocks_of_half_the_length_are_read_into_the_parts_of_a_page_which_are_converted_and_the_rest_cleared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    two = Two(monkeypatch, LongWorker, LONG)
+    two.keep()
+    two.come()
+    two.read()
+    (there, first), (_, second) = two.told(Begin)[-1].copies
+    assert (there.labels, there.stop) == ([two.prefill.run.label(FULL, 0)], 4)
+    assert [(use.pages, use.start, use.stop) for use in (first, second)] == [([3], 0, 4), ([3], 4, 6)]
+    assert first.labels == second.labels == [two.decode.run.label(LONG, 0)]
+    two.worker.nixl_wrapper.check_xfer_state(7)
+    two.worker.nixl_wrapper.release_xfer_handle(7)
+    two.worker.post_process_device_kv_on_receive(2, [(0, [3, 4], 2)])
+    converted = two.told(Begin)[-1]
+    assert [use.pages for pair in converted.copies for use in pair] == [[3], [3]]
+    assert [(use.pages, use.start, use.stop) for use in converted.writes] == [([4], 0, 8)]
+    assert two.trace.found == []
+
+
+def test_of_two_servers_that_which_posts_transfers_has_the_longer_blocks() -> None:
+    work = Workload(connector="pull", groups=(("full", 4, 0),), blocks=20, ratio=2)
+    sizes = {
+        (one.connector, server): one.of(server).groups[0][1]
+        for one in (work, replace(work, connector="push"))
+        for server in ("prefill", "decode")
+    }
+    assert sizes == {
+        ("pull", "prefill"): 4,
+        ("pull", "decode"): 8,
+        ("push", "prefill"): 8,
+        ("push", "decode"): 4,
+    }
+    assert work.of("decode").longest >= work.longest
+
+
 def test_a_network_that_fails_is_in_time_for_what_keeps_leases_if_it_is_steady() -> None:
     def late(message: bytes, *, steady: bool) -> bool:
         network = Network(Workload(late=1.0, lost=0.3, doubled=0.3, steady=steady))
@@ -312,7 +363,7 @@ from kvlab.drives import CheckedTrace, Trial, drive_trial
 from kvlab.vllm import nixl, offloading
 from kvattach.patches import Patches
 from kvlab.vllm.faults_nixl import pull_defects
-from kvlab.vllm.kv_events import FIXES
+from kvlab.vllm.issues import FIXES
 from kvlab.vllm.servers import driven
 from kvlab.vllm.nixl import LATENCY, Network
 from kvlab.vllm.workload import Workload, servers_workload
@@ -359,6 +410,7 @@ def test_two_servers_of_a_release_are_clean_and_planted_defects_are_found() -> N
         "notified too early": {"MEM-RACE"},
         "failed read taken for done": {"MEM-WRITTEN"},
         "failed read taken for over": {"MEM-RACE"},
+        "parts out of order": {"MEM-CONTENT"},
     }
     command = [sys.executable, "-c", TRIED, str(release("0.33.0")), json.dumps([*planted])]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)

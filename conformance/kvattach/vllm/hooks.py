@@ -69,7 +69,7 @@ class Attached:
         self._copying: dict[int, int] = {}
         """KV cache group -> how many of its copies are known."""
         self._launches = Launches(self)
-        self._nixl = Nixl(self)
+        self._nixl = Nixl(self, self._launches.queue_behind)
         self._routers = Routers(self)
         hooks.set(block_pool.KVCacheBlock, "ref_cnt", counted(block_pool.KVCacheBlock, self))
         self._hook_pool(block_pool.BlockPool, block_pool.BlockHashToBlockMap)

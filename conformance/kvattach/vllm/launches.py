@@ -49,6 +49,8 @@ class Launch:
     """Request -> its run, the first token that may be written, how many drafts there are, whether it gets a token."""
     loads: list["Load"] = field(default_factory=list)
     """Loads that are part of the step."""
+    behind: list[str] = field(default_factory=list)
+    """Operations between the pass and its sampling."""
 
 
 @dataclass
@@ -313,6 +315,12 @@ class Launches:
         uses = Use(pool=POOL, pages=[source], stop=slots), Use(pool=POOL, pages=[target], stop=slots)
         self._attached.emit(Begin(f"step {self._numbers + 1} copy {target}", STREAM, copies=[uses], at="copy"))
 
+    def queue_behind(self, begun: Begin) -> None:
+        """An operation is queued behind the last pass. The host waits for what is sampled after both."""
+        self._attached.emit(begun)
+        if self._flying:
+            self._flying[next(reversed(self._flying))].behind.append(str(begun.id))
+
     def _completed(self, scheduler: Any, output: Any, result: Any) -> None:
         """The host has seen a pass complete, and with it the loads that were part of it."""
         attached = self._attached
@@ -331,7 +339,7 @@ class Launches:
             load.lost = lost
             attached.emit(End(load.id, unwritten=load.unwritten))
         if launch.runs:
-            attached.emit(End(launch.id))
+            attached.emit(End(launch.id), *map(End, launch.behind))
         for run, _certain, drafts, samples in launch.runs.values():
             run.drafts -= drafts
             run.sampling -= samples

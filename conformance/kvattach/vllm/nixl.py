@@ -7,13 +7,16 @@ a holder of its own, whose name the other server knows.
 """
 
 import sys
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from math import gcd
 from typing import Any
 
 import msgspec
 
+from kvattach.vllm.launches import STREAM
 from kvattach.vllm.offload import Attached
-from kvattach.vllm.residency import POOL, Run
+from kvattach.vllm.residency import POOL, Group, Run
 from kvspec.memory.events import Begin, End, EndHolder, Receive, Send, Transfer, Use
 
 PACKAGE = "vllm.distributed.kv_transfer.kv_connector.v1.nixl"
@@ -29,11 +32,14 @@ REMEMBERED = 10_000
 
 
 @dataclass
-class Place:
-    """One page that is to come: what it means, and how many of its slots."""
+class Coming:
+    """Tokens of a request that are to come, or to be filled elsewhere."""
 
-    label: str
-    slots: int
+    run: Run
+    stop: int
+    """The number of tokens that are there then."""
+    places: dict[int, tuple[Group, int]] = field(default_factory=dict)
+    """Page -> its group, and its index in the group's table."""
 
 
 @dataclass
@@ -47,8 +53,11 @@ class Post:
     """The other server."""
     writes: bool
     """Whether it writes the other server's pages."""
-    pairs: list[tuple[int, int]]
-    """Local page and remote page."""
+    ours: int
+    theirs: int
+    """How many parts a page has here and there: a block of one server may be several of the other's."""
+    pairs: list[tuple[tuple[int, int], tuple[int, int]]]
+    """A part of a local page, and one of a remote page: the page, and which part."""
     id: str = ""
     done: bool = False
     written: list[Use] = field(default_factory=list)
@@ -58,14 +67,13 @@ class Post:
 class Nixl:
     """Emits the leases, transfers and messages of the scheduler's NIXL connector."""
 
-    def __init__(self, attached: Attached) -> None:
-        """Nothing is hooked before a scheduler has such a connector."""
-        self._attached = attached
+    def __init__(self, attached: Attached, queue: Callable[[Begin], None]) -> None:
+        """Nothing is hooked before a scheduler has such a connector. `queue` puts an operation behind the last pass."""
+        self._attached, self._queue = attached, queue
         self._engine = ""
         self._asked: dict[str, int] = {}
         """Request -> where the tokens begin that are to come."""
-        self._coming: dict[str, tuple[Run, dict[int, Place]]] = {}
-        """Request -> its run, and its pages that are to come, or to be filled elsewhere."""
+        self._coming: dict[str, Coming] = {}
         self._posting: tuple[Any, str, str, str] | None = None
         """The worker, the request, its name there and the other server of the transfer that is being made."""
         self._posts: dict[Any, Post] = {}
@@ -98,6 +106,7 @@ class Nixl:
                 worker = getattr(sys.modules[f"{PACKAGE}.{name}"], kind)
                 hooks.hook(worker, "start_load_kv", before=lambda worker, _: self._watch(worker))
                 hooks.hook(worker, "_get_new_notifs", after=self._heard)
+                hooks.hook(worker, "post_process_device_kv_on_receive", before=self._converts)
                 hooks.watch(worker, "start_load_kv")
                 hooks.watch(worker, "get_transfer_results")
                 self._within(worker, posts)
@@ -124,14 +133,13 @@ class Nixl:
         """Know what the pages of some tokens mean, to this server and to the other one."""
         for name in self._coming.keys() - self._attached.runs.keys():
             del self._coming[name]
-        run, places = self._attached.runs[request.request_id], dict[int, Place]()
+        coming = Coming(self._attached.runs[request.request_id], stop)
         for group, row in zip(self._attached.groups, rows, strict=True):
-            self._attached.emit(*run.begins(group, stop))
+            self._attached.emit(*coming.run.begins(group, stop))
             for index in range(start // group.size, -(-stop // group.size)):
                 if row[index]:
-                    slots = group.slot(stop) - index * group.page_size
-                    places[row[index]] = Place(run.label(group, index), min(slots, group.page_size))
-        self._coming[request.request_id] = run, places
+                    coming.places[row[index]] = group, index
+        self._coming[request.request_id] = coming
 
     def _finished(self, _: None, answer: tuple[bool, Any], request: Any, rows: Any) -> None:
         """A finished request's pages are kept for the other server."""
@@ -175,32 +183,57 @@ class Nixl:
     def _made(self, _: None, handle: Any, kind: str, __: Any, local: Any, ___: Any, remote: Any, **more: Any) -> None:
         if self._posting is None:
             return
-        worker, request, there, engine = self._posting
+        worker, request, name, engine = self._posting
         info = worker.transfer_topo.get_engine_info(engine)
-        ours = _pages(local, worker.num_blocks, worker._physical_blocks_per_logical_kv_block)
-        theirs = _pages(remote, worker.dst_num_blocks[engine], info.remote_physical_blocks_per_logical)
-        pairs = dict.fromkeys(zip(ours, theirs, strict=True))
-        self._posts[handle] = Post(request, there, engine, kind == "WRITE", [*pairs])
+        ratio = worker.block_size // info.remote_block_size
+        ours, theirs = ratio * worker._physical_blocks_per_logical_kv_block, info.remote_physical_blocks_per_logical
+        joint = gcd(ours, theirs)
+        here = _parts(local, worker.num_blocks * ratio, joint, ours)
+        there = _parts(remote, worker.dst_num_blocks[engine], joint, theirs)
+        pairs = [*dict.fromkeys(zip(here, there, strict=True))]
+        self._posts[handle] = Post(request, name, engine, kind == "WRITE", ours // joint, theirs // joint, pairs)
 
     def _posted(self, _: None, __: Any, handle: Any) -> None:
         """Blocks are read from the other server, or written there; it is notified when that is done."""
         post = self._posts[handle]
-        run, places = self._coming.get(post.request, (None, {}))
-        holder = None if run is None else run.keeper
+        coming = self._coming.get(post.request)
+        holder = None if coming is None else coming.run.keeper
         self._numbers += 1
         post.id = f"{'write' if post.writes else 'read'} {post.request} {self._numbers}"
         copies = list[tuple[Use, Use]]()
-        for ours, theirs in post.pairs:
-            place = places.get(ours)
-            labels, stop = (None, 0) if place is None else ([place.label], place.slots)
-            here, there = Use(None, POOL, [ours], 0, stop, labels, holder), Use(None, f"{post.engine}/{POOL}", [theirs])
-            there.stop, there.labels = stop, labels
+        for (ours, part), (theirs, other) in post.pairs:
+            here, there = Use(None, POOL, [ours], holder=holder), Use(None, f"{post.engine}/{POOL}", [theirs])
+            if coming is not None and ours in coming.places:
+                self._means(post, coming, here, part, there, other)
             if not post.writes:  # by which name decode holds what is written there, prefill does not know
                 there.holder = f"{post.engine}/lease {post.remote}"
             copies.append((here, there) if post.writes else (there, here))
-        post.written = [Use(None, target.pool, [*target.pages], holder=target.holder) for _, target in copies]
+        post.written = [
+            Use(None, target.pool, [*target.pages], target.start, target.stop, holder=target.holder)
+            for _, target in copies
+        ]
         self._attached.emit(Begin(post.id, copies=copies, at="transfer"))
         self._attached.emit(Send(self._message(post.engine, post.remote), after=[post.id]))
+
+    def _means(self, post: Post, coming: Coming, here: Use, part: int, there: Use, other: int) -> None:
+        """Say which slots a part of a page here and one there are, and what these mean to either server."""
+        run = coming.run
+        group, index = coming.places[int(here.pages[0])]  # type: ignore[arg-type]
+        size = group.size // post.ours
+        first = index * group.size + part * size
+        left = coming.stop - first
+        slots = min(size, left) if left > 0 else size
+        if post.ours == post.theirs and slots == size:  # with the slots that no token of the group has
+            slots = group.page_size
+        here.start, here.stop = part * size, part * size + slots
+        there.start, there.stop = other * size, other * size + slots
+        if left <= 0:  # no token is meant there
+            return
+        here.labels = there.labels = [run.label(group, index)]
+        if post.ours != post.theirs:
+            groups = [replace(one, size=one.size * post.theirs // post.ours) for one in self._attached.groups]
+            theirs = groups[group.number]
+            there.labels = [Run(run.name, run.request, groups).shared(theirs, first // theirs.size, coming.stop)]
 
     def _checked(self, _: None, state: str, handle: Any) -> None:
         if handle in self._posts:
@@ -213,6 +246,23 @@ class Nixl:
             self._attached.emit(End(post.id, unwritten=[] if post.done else post.written))
             if not post.writes:
                 self._attached.emit(Send(over(post.engine, post.remote)))
+
+    def _converts(self, _: Any, ratio: int, received: Any, convert: bool = True) -> None:
+        """Blocks of another length have come: they are put in the order of its own, and the rest is cleared."""
+        copies, cleared = list[tuple[Use, Use]](), list[Use]()
+        for number, pages, parts in received:
+            group = self._attached.groups[number]
+            size = group.size // ratio
+            for index, page in enumerate(pages):
+                there = max(0, min(group.size, (parts - index * ratio) * size))
+                if convert and there:
+                    copies.append((Use(None, POOL, [page], 0, there), Use(None, POOL, [page], 0, there)))
+                if there < group.size:
+                    cleared.append(Use(None, POOL, [page], there, group.size, ["cleared"]))
+        if copies or cleared:
+            self._numbers += 1
+            name = f"convert {self._numbers}"
+            self._queue(Begin(name, STREAM, [], cleared, copies, at="post_process"))
 
     def _says(self, worker: Any, name: str, message: bytes) -> None:
         """The other server learns that its pages are not needed, or which ones of this one to fill."""
@@ -253,6 +303,9 @@ def over(engine: str, request: str) -> str:
     return f"over {engine} {request}"
 
 
-def _pages(ids: Any, blocks: int, split: int) -> list[int]:
-    """The pages of descriptors, which number the blocks of one region after the other, `split` a page."""
-    return [int(id) % blocks // split for id in ids]
+def _parts(ids: Any, blocks: int, joint: int, parts: int) -> list[tuple[int, int]]:
+    """The page of each descriptor, and which part of it: descriptors number the blocks of one region after the other.
+
+    A page has `parts` blocks, of which `joint` are one part.
+    """
+    return [divmod(int(id) % blocks // joint, parts // joint) for id in ids]

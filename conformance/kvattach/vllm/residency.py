@@ -140,13 +140,19 @@ class Run:
         """Unify the page in which the first `tokens` tokens end with those of any server that begin with them."""
         page, inside = divmod(tokens, group.size)
         if inside:
-            start = page * group.size
-            before = self._whose
-            if page:
-                self._known(group, start, self.request._all_token_ids)
-                before = self._chain[start // self._unit - 1]
-            same = chained(before, (tuple(self.request._all_token_ids[start:tokens]), self._media(start)))
-            yield Unify(self.label(group, page), f"{labelled(group, same, self._whose)} begins", inside)
+            yield Unify(self.label(group, page), self.shared(group, page, tokens), inside)
+
+    def shared(self, group: Group, index: int, tokens: int) -> str:
+        """The label by which any server with such pages knows page `index`, as far as the first `tokens` tokens go."""
+        start, stop = index * group.size, (index + 1) * group.size
+        if stop <= tokens:
+            return self.part(group, stop)
+        before = self._whose
+        if index:
+            self._known(group, start, self.request._all_token_ids)
+            before = self._chain[start // self._unit - 1]
+        same = chained(before, (tuple(self.request._all_token_ids[start:tokens]), self._media(start)))
+        return f"{labelled(group, same, self._whose)} begins"
 
     def state_label(self, group: Group, tokens: int) -> str:
         """The label of the state after so many tokens; away from a page's border it is the run's own."""

@@ -4,7 +4,7 @@ from kvlab.injection import Defect
 
 
 def pull_defects() -> list[Defect]:
-    """Eleven of them, for 0.33.0."""
+    """Thirteen of them, for 0.33.0."""
     from vllm.distributed.kv_transfer.kv_connector.v1.nixl.base_worker import NixlBaseConnectorWorker
     from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_scheduler import NixlPullConnectorScheduler
     from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_worker import NixlPullConnectorWorker
@@ -14,6 +14,7 @@ def pull_defects() -> list[Defect]:
     notified = "self.nixl_wrapper.send_notif(self._remote_agents[dst_engine_id][(0, remote_rank)], notif_msg=notif_id)"
     trimmed = "assert num_decode_blocks <= len(prefill_group)"
     first = "prefill_group = prefill_block_ids[i] = prefill_group[:num_decode_blocks]"
+    offsets = "np.arange(block_size_ratio)"
     results = (NixlBaseConnectorWorker, "get_transfer_results")
     heard = "notified_req_ids.add(req_id)"
     return [
@@ -90,6 +91,16 @@ def pull_defects() -> list[Defect]:
                     "False",
                 ),
             ),
+        ),
+        Defect(
+            "parts out of order",
+            "of decode's longer blocks the last part is read first",
+            ((NixlBaseConnectorWorker, "get_mapped_blocks", offsets, f"{offsets}[::-1]"),),
+        ),
+        Defect(
+            "too much cleared",
+            "of what was read into decode's longer blocks the last part is cleared",
+            ((*results, "covered_sub_blocks = min(", "covered_sub_blocks = -1 + min("),),
         ),
         Defect(
             "read over what was found",

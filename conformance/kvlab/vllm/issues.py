@@ -16,15 +16,17 @@ from kvlab.injection import inject_fault
 from kvlab.issues import Issue, issues_of
 from kvlab.stubs import EngineError
 from kvlab.tokens import describe
+from kvlab.vllm import kv_events
 from kvlab.vllm.driver import EngineGaveUp, StuckError
 from kvlab.vllm.faults import names_without_content
-from kvlab.vllm.kv_events import FIXES
+from kvlab.vllm.fixes_nixl import fix_pairing
 from kvlab.vllm.nixl import KINDS
 from kvlab.vllm.offloading import attached, lacking, prepared
 from kvlab.vllm.servers import driven
 from kvlab.vllm.workload import Workload, offloading_workload, random_workload, servers_workload
 from kvspec.memory.events import Failed
 
+FIXES = (*kv_events.FIXES, fix_pairing)
 RUNS = 200
 """Runs that look for one issue."""
 

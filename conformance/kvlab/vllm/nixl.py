@@ -361,7 +361,8 @@ class Worker:
         self._thread = worker._handshake_initiation_executor = Later()
         self._pushes = worker if work.connector == "push" else None
         spec = kv_cache_config.kv_cache_groups[0].kv_cache_spec
-        memory = torch.zeros((work.blocks, spec.page_size_bytes), dtype=torch.uint8)
+        shape = work.blocks, spec.num_kv_heads, spec.block_size, 2 * spec.head_size
+        memory = torch.zeros(shape, dtype=spec.dtype)
         layers = [layer for group in kv_cache_config.kv_cache_groups for layer in group.layer_names]
         self._connector.register_kv_caches(dict.fromkeys(layers, memory))
         described = {(0, 0): self._connector.get_handshake_metadata()}

@@ -109,8 +109,7 @@ class Pair:
         self._routed: list[tuple[float, str, list[int], Any]] = []
         """Requests on their way to decode, and when they are there."""
         self.servers = [
-            Server(replace(work, server=server), report, network=self.network, trace=together.of(server))
-            for server in SERVERS
+            Server(work.of(server), report, network=self.network, trace=together.of(server)) for server in SERVERS
         ]
 
     def run(self, steps: int = 5000) -> Counter[str]:

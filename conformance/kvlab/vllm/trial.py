@@ -17,8 +17,7 @@ from kvlab.vllm.faults_nixl import pull_defects, push_defects
 from kvlab.vllm.faults_offload import offloading_defects
 from kvlab.vllm.faults_states import drafted_state_defects
 from kvlab.vllm.faults_tokens import token_defects
-from kvlab.vllm.issues import RUNS, drawn, fix_others
-from kvlab.vllm.kv_events import FIXES
+from kvlab.vllm.issues import FIXES, RUNS, drawn, fix_others
 from kvlab.vllm.offloading import attached as attached_to
 from kvlab.vllm.offloading import lacking, prepared
 from kvlab.vllm.servers import driven

@@ -39,6 +39,8 @@ class Workload:
     `pull`, `push`: the engine's own NIXL connector, between two servers."""
     server: str = ""
     """Which of the two servers it is: `prefill` or `decode`."""
+    ratio: int = 1
+    """How many blocks of the other server one has of the server that posts transfers."""
     offload: str = ""
     """vLLM's own offloading, in the place of a connector: how `simple_kv_offload` stores (`eager`, `lazy`), how
     `kv_offload` evicts (`lru`, `arc`), or `` for none."""
@@ -92,6 +94,13 @@ class Workload:
         """The longest context that fits: tokens, in the smallest group's pages."""
         smallest = min(size for _, size, _ in self.groups)
         return smallest * (self.blocks - 2) // max(1, len(self.groups))
+
+    def of(self, server: str) -> "Workload":
+        """The workload of one of two servers: that which posts transfers has the longer blocks."""
+        if self.ratio == 1 or server != ("decode" if self.connector == "pull" else "prefill"):
+            return replace(self, server=server)
+        groups = tuple((kind, size * self.ratio, window) for kind, size, window in self.groups)
+        return replace(self, server=server, groups=groups, blocks=self.blocks // self.ratio + 2 * len(groups))
 
     def leaves_out(self, tokens: int) -> bool:
         """Whether a prompt of so many tokens is loaded without a block that its last token's window begins in."""
@@ -223,7 +232,7 @@ def servers_workload(seed: int, known: bool = True) -> Workload:
     base, dice = random_workload(seed, known), random.Random(seed)
     groups, connector = dice.choice([one for one in GROUPS if one[-1][0] != "state"]), dice.choice(("pull", "push"))
     waits = connector == "push" and not known  # decode waits for ever for what is not pushed
-    return replace(
+    work = replace(
         with_drafts(base),
         groups=groups,
         blocks=dice.randrange(18, 48) * len(groups) * (4 if groups[0][1] == 1 else 1),
@@ -238,3 +247,7 @@ def servers_workload(seed: int, known: bool = True) -> Workload:
         reset=0.0,
         sessions=0.0,
     )
+    if connector == "push" or len(groups) > 1 or groups[0][0] == "window" or dice.random() < 0.5:
+        return work
+    # The engine does not wait until an aborted request is converted.
+    return replace(work, ratio=dice.choice((2, 3)), abort=work.abort if known else 0.0)
