@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from kvattach.live import After
 from kvcli.main import app, run_command
 from kvlab.model import Difference
 from kvlab.serving import report
 from kvlab.serving.client import Clients
 from kvlab.serving.environment import NoEnvironment, environment
+from kvlab.serving.faults import wait_for_engine
 from kvlab.serving.servers import SERVERS, sglang, vllm
 from kvlab.serving.session import Run
 from kvspec.memory import Pool
@@ -116,6 +118,15 @@ def test_where_arrays_begin_is_chosen() -> None:
         assert done.stdout == f"{{{past}}}\n"
 
 
+def test_a_fault_waits_for_its_own_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SGLang's processes import transformers, too."""
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    wait_for_engine("sglang: tail not freed")
+    waiting = sys.meta_path[0]
+    assert isinstance(waiting, After)
+    assert waiting.names == {"sglang.srt.managers.scheduler"}
+
+
 def test_vllm_sends_new_tokens_only() -> None:
     server = vllm(0)
     message = {"choices": [{"token_ids": [4, 5], "finish_reason": None}]}
@@ -161,6 +172,7 @@ def test_a_python_that_does_not_run_is_one_line(tmp_path: Path, monkeypatch: pyt
         (["sglang-jax"], "--checkout names the folder of sglang-jax"),
         (["sglang==0.5.23", "--checkout", "."], "and of no other engine"),
         (["sglang==0.5.23", "--python", "/nowhere/python"], "/nowhere/python"),
+        (["vllm==0.32.0", "--python", sys.executable, "--fault", "x"], "no fault can be put into a server of vllm"),
         (["vllm==0.32.0", "--host-cache"], "--host-cache is for sglang alone"),
     ],
 )

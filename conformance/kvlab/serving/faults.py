@@ -14,9 +14,14 @@ from kvlab.injection import Defect, inject_fault
 _log = logging.getLogger("kvspec")
 
 
-def wait_for_engine(name: str) -> None:
-    """Put a defect into an engine's scheduler or manager, when this process has imported it."""
-    sys.meta_path.insert(0, After(DEFECTS, lambda module: _plant(module, name)))
+def wait_for_engine(named: str) -> None:
+    """Put a defect into an engine's scheduler or manager, when this process has imported it; `named` is `ENGINE: NAME`.
+
+    The process may import another engine, too: SGLang imports transformers.
+    """
+    engine, _, name = named.partition(": ")
+    module, defects = DEFECTS[engine]
+    sys.meta_path.insert(0, After({module}, lambda _: _plant(module, defects, name)))
 
 
 def _of_sglang() -> list[Defect]:
@@ -39,17 +44,17 @@ def _of_sglang_jax() -> list[Defect]:
     return defects(imported())
 
 
-DEFECTS: dict[str, Callable[[], list[Defect]]] = {
-    "sglang.srt.managers.scheduler": _of_sglang,
-    "sgl_jax.srt.managers.scheduler": _of_sglang_jax,
-    "transformers.generation.continuous_batching.continuous_api": _of_transformers,
+DEFECTS: dict[str, tuple[str, Callable[[], list[Defect]]]] = {
+    "sglang": ("sglang.srt.managers.scheduler", _of_sglang),
+    "sglang-jax": ("sgl_jax.srt.managers.scheduler", _of_sglang_jax),
+    "transformers": ("transformers.generation.continuous_batching.continuous_api", _of_transformers),
 }
-"""The module of an engine after which a defect goes in -> the engine's defects."""
+"""Engine -> its module after which a defect goes in, and its defects."""
 
 
-def _plant(module: str, name: str) -> None:
+def _plant(module: str, defects: Callable[[], list[Defect]], name: str) -> None:
     try:
-        (defect,) = [one for one in DEFECTS[module]() if one.name == name]
+        (defect,) = [one for one in defects() if one.name == name]
         _plant_everywhere(defect, module.partition(".")[0])
         _log.warning("kvspec: the fault %r is in this process", name)
     except Exception:

@@ -18,6 +18,7 @@ import msgspec
 from kvlab.model import Difference
 from kvlab.serving.client import Clients, Traffic
 from kvlab.serving.environment import NoEnvironment, search_path
+from kvlab.serving.faults import DEFECTS
 from kvlab.serving.servers import Server
 
 BOOT = 900.0
@@ -77,10 +78,14 @@ def serve(
     package, or `None` if the environment has it.
 
     Raises:
-        NoEnvironment: the model could not be made, or the server does not start.
+        NoEnvironment: the model could not be made, the server does not start, or it has no faults to choose from.
     """
+    fault = server.issues.get(settings.fault, {})
+    if settings.fault and not fault:
+        if server.engine not in DEFECTS:
+            raise NoEnvironment(f"no fault can be put into a server of {server.engine}")
+        fault = {"KVSPEC_FAULT": f"{server.engine}: {settings.fault}"}
     environment, model = prepared(server, python, release, folder)
-    fault = server.issues.get(settings.fault, {"KVSPEC_FAULT": settings.fault})
     hooked = {**environment, "KVSPEC": f"record:{folder / 'trace.jsonl.zst'}", **fault}
     say(f"starting {' '.join(server.arguments)}")
     run = Run(Traffic(), [])
