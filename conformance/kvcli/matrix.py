@@ -85,7 +85,7 @@ def matrix(
         kvspec matrix mini-sglang ../mini-sglang
     """
     from kvlab.matrix.check import checked
-    from kvlab.matrix.report import line
+    from kvlab.matrix.report import compare, line
     from kvlab.matrix.table import show
     from kvlab.trial import ATTACHED
 
@@ -102,6 +102,7 @@ def matrix(
                 with _waiting(f"{engine} {release}, {'requests' if one == 'request' else 'as it runs'}"):
                     reports.append(checked(one, engine, release, seconds, seed, out, cache, again=again))
                 each.print(Text(line(reports[-1])), soft_wrap=True)
+    compare(reports)
     if as_json or junit or sarif or html:
         from kvconform.findings.formats import to_json, write
         from kvlab.matrix.outcome import report_of

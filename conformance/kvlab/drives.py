@@ -18,6 +18,7 @@ from kvcheck import Checker, Finding
 from kvlab.goals import Goal
 from kvlab.injection import Defect, NotInjected, inject_fault
 from kvlab.issues import Issue, issues_of, options_of
+from kvlab.pairs import Pairs
 from kvspec.memory import Pool
 from kvspec.memory.events import Failed, MemoryEvent
 
@@ -40,17 +41,21 @@ class CheckedTrace:
     """The functions of the injected fault that no run has called; no run can find the fault without them."""
     seed: int = 0
     """The seed of the last run."""
+    pairs: Pairs = field(default_factory=Pairs)
+    """The pairs of events that the runs have reached."""
     _checker: Checker | None = None
 
     def header(self, producer: str, pools: Mapping[str, Pool], host: str | None = None) -> None:
         """Another memory, all of it free."""
         self._checker = Checker(pools)
+        self.pairs.header(pools)
 
     def emit(self, event: MemoryEvent) -> None:
         """Check one event."""
         assert self._checker is not None
         self.events += 1
         self.found += [(self.events, finding) for finding in self._checker.step(event)]
+        self.pairs.step(event)
 
     def find(self, finding: Finding) -> None:
         """A finding that the driver makes, and no event shows."""

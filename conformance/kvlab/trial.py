@@ -36,7 +36,8 @@ def drive(
     checked = CheckedTrace()
     with until_interrupted():
         drive_trial(trial, range(seed, seed + runs), fixed=without_known, events=events, checked=checked)
-    console.print(f"{trial.name}: {checked.events:,} events, {len(checked.found):,} findings, seeds from {seed}")
+    sums = f"{checked.events:,} events, {len(checked.pairs.reached):,} pairs, {len(checked.found):,} findings"
+    console.print(f"{trial.name}: {sums}, seeds from {seed}")
     for (code, pool, at), times in checked.kinds().most_common():
         kind = code, pool, at
         event, finding = next((n, f) for n, f in checked.found if (f.code, f.pool or "", f.at or "") == kind)

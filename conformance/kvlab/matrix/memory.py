@@ -110,6 +110,8 @@ class Driving:
                 goals = {name: goal for name, goal in goals.items() if not goal(checked.recorded)}
                 self._sort(checked, seed)
                 checked.found.clear()
+                if report.runs == LEAST:
+                    report.pairs = len(checked.pairs.reached)
                 if report.runs >= 5 and gave_up.total() > report.runs // 2:
                     raise NotDriven(f"the driver does not fit it: {gave_up.most_common(1)[0][0]}")
         report.events, report.reached = checked.events, dict(reached)

@@ -1,11 +1,13 @@
 """The result of one release at one level, and the task that it comes from."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Literal
 
 import msgspec
 
 from kvconform.findings.finding import Finding
+from kvlab.issues import is_before
 
 Level = Literal["request", "memory"]
 
@@ -114,8 +116,10 @@ class MemoryReport(Report):
     searched: dict[str, int] = {}
     """Each known issue that was looked for alone -> the events until it was found, or given up."""
     unexplained: list[Group] = []
+    pairs: int = 0
+    """How many pairs of events on one page the first `LEAST` runs reached; 0: there were fewer runs."""
     missed: list[str] = []
-    """Goals of the driver that none of at least `LEAST` runs reached."""
+    """Goals of the driver that none of at least `LEAST` runs reached, and pairs that are too few (`compare`)."""
 
     @property
     def explained(self) -> bool:
@@ -148,11 +152,24 @@ def _of_memory(report: MemoryReport) -> str:
     has = [f"{name} ({shown.code} at event {shown.event:,})" for name, shown in report.known.items() if shown]
     parts = [f"{report.events:,} events in {report.runs:,} runs"]
     parts += [f"known defects: {', '.join(has)}"] if has else ["none of the known defects"] if report.known else []
+    if report.pairs:
+        parts.append(f"{report.pairs:,} pairs")
     if report.unexplained:
         parts.append(f"not explained: {', '.join(sorted({group.code for group in report.unexplained}))}")
     if report.missed:
         parts.append(f"never reached: {', '.join(report.missed)}")
     return "; ".join(parts)
+
+
+def compare(reports: Sequence[AnyReport]) -> None:
+    """A release misses a goal if its runs reach less than half of the pairs that those of the one before it reach.
+
+    An older one may: a driver does less with it.
+    """
+    counted = [report for report in reports if isinstance(report, MemoryReport) and report.pairs]
+    for before, report in pairwise(counted):
+        if 2 * report.pairs < before.pairs and not is_before(report.release, before.release):
+            report.missed.append(f"half of the {before.pairs:,} pairs of {before.release} (it has {report.pairs:,})")
 
 
 def named(reports: Sequence[MemoryReport]) -> list[str]:

@@ -20,7 +20,7 @@ from kvlab.matrix import check, memory, worker
 from kvlab.matrix.check import checked
 from kvlab.matrix.kept import keep, recall
 from kvlab.matrix.outcome import report_of
-from kvlab.matrix.report import AnyReport, Group, MemoryReport, Shown, Task, line
+from kvlab.matrix.report import AnyReport, Group, MemoryReport, Shown, Task, compare, line
 from kvlab.matrix.table import show
 from kvspec.memory import Pool
 from kvspec.memory.events import EndHolder, Failed, Idle, Release, Take
@@ -111,6 +111,22 @@ def test_too_few_runs_say_nothing_of_goals(tmp_path: Path, monkeypatch: pytest.M
     engine.goals = {"a page is hit": hit}
     monkeypatch.setattr(memory, "LEAST", 1 << 30)
     assert drive(engine.trial([]), tmp_path, monkeypatch).explained
+
+
+def test_a_release_with_less_than_half_of_the_pairs_of_an_older_one_is_red() -> None:
+    counts = {"0.2.0": 90, "0.1.0": 30, "0.3.0": 0, "checkout": 15, "0.4.0": 7, "0.5.0": 99}
+    reports = [MemoryReport("engine", release, pairs=pairs) for release, pairs in counts.items()]
+    compare(reports)
+    assert [report.missed for report in reports if not report.explained] == [
+        ["half of the 15 pairs of checkout (it has 7)"]
+    ]
+
+
+def test_pairs_are_those_of_the_first_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "LEAST", 1)
+    report = drive(Engine().trial([]), tmp_path, monkeypatch)
+    assert report.pairs == 1  # a page is taken and released
+    assert "1 pairs" in line(report)
 
 
 def test_a_known_defect_is_gone_where_it_is_mended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
