@@ -164,6 +164,13 @@ def test_a_python_that_does_not_run_is_one_line(tmp_path: Path, monkeypatch: pyt
         environment("sglang-jax", print)
 
 
+def test_our_packages_are_linked_where_those_of_engines_are_not_installed(tmp_path: Path) -> None:
+    code = "import sys; sys.modules.update(numpy=None, torch=None); from pathlib import Path; "
+    code += "from kvlab.serving.environment import search_path; search_path(Path(sys.argv[1]), None)"
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
+    assert (tmp_path / "packages" / "kvcuda" / "__init__.py").is_file()
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [

@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from importlib.metadata import distribution
+from importlib.util import find_spec
 from pathlib import Path
 
 from kvconform.subprocesses import run
@@ -77,8 +78,10 @@ def search_path(folder: Path, release: Path | None) -> str:
     links = folder / "packages"
     links.mkdir()
     for name in PACKAGES:
-        module = __import__(name)
-        (links / name).symlink_to(Path(module.__path__[0]), target_is_directory=True)
+        # Not imported here: without the engines' packages, kvcuda cannot be.
+        found = find_spec(name)
+        assert found is not None and found.submodule_search_locations
+        (links / name).symlink_to(Path(found.submodule_search_locations[0]), target_is_directory=True)
     named = distribution("kvspec")
     information = links / f"kvspec-{named.version}.dist-info"
     information.mkdir()
