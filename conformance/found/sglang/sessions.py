@@ -1,8 +1,11 @@
-"""Streaming sessions that stop an SGLang server: requests in, tokens out, with the server's own means alone.
+"""Streaming sessions that stop an SGLang server, or get wrong text: requests in, tokens out, with its own means alone.
 
     python sessions.py session-rows [options of the server]
     python sessions.py session-order [options of the server]
     python sessions.py session-without-cache [options of the server]
+    python sessions.py session-preempted [options of the server]
+    python sessions.py session-rejected [options of the server]
+    python sessions.py session-retracted [options of the server]
 
 The names are those of the table in `sglang.md`. The server runs on the CPU with a tiny model of random weights; where
 SGLang is built for a GPU, give `--device cuda --attention-backend ...`.
@@ -18,7 +21,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -35,7 +38,7 @@ ON_CPU += ["--chunked-prefill-size", "64", "--enable-streaming-session"]
 class Server:
     """A server that runs."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
+    def __init__(self, folder: Path, switches: dict[str, str], *options: str) -> None:
         """Start it, and wait until it answers."""
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -43,7 +46,8 @@ class Server:
         self.log = folder / "server.log"
         command = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(folder / "model")]
         command += ["--port", str(self.port), *ON_CPU, *options]
-        environment = {**os.environ, "SGLANG_USE_CPU_ENGINE": "1", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+        offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+        environment = {**os.environ, "SGLANG_USE_CPU_ENGINE": "1", **offline, **switches}
         with self.log.open("wb") as out:
             self.process = subprocess.Popen(command, env=environment, stdout=out, stderr=out, process_group=0)
         ends = time.monotonic() + BOOT
@@ -66,7 +70,7 @@ class Server:
         try:
             request = urllib.request.Request(address, json.dumps(body).encode(), kind)
             with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
-                return json.load(answer)
+                return json.loads(answer.read() or b"{}")
         except OSError:
             return None
 
@@ -76,10 +80,16 @@ class Server:
 
     def ask(self, tokens: list[int], session: str = "") -> str:
         """How a request, or a turn of a session, is answered, in words."""
-        sampling = {"max_new_tokens": 8, "temperature": 0, "ignore_eos": True}
+        answer = self.tokens(tokens, session)
+        return "no answer" if answer is None else f"{len(answer)} tokens"
+
+    def tokens(self, tokens: list[int], session: str = "", asked: int = 8, **more: object) -> list[int] | None:
+        """The tokens that a request, or a turn of a session, is answered; `None`: there are none, or an error."""
+        sampling = {"max_new_tokens": asked, "temperature": 0, "ignore_eos": True}
         named = {"session_params": {"id": session}} if session else {}
-        answer = self.post("/generate", {"input_ids": tokens, "sampling_params": sampling, **named})
-        return "no answer" if answer is None else f"{len(answer['output_ids'])} tokens"
+        answer = self.post("/generate", {"input_ids": tokens, "sampling_params": sampling, **named, **more})
+        ended = answer is not None and answer["meta_info"]["finish_reason"]["type"] == "length"
+        return list(answer["output_ids"]) if ended else None
 
     def state(self) -> str:
         """Whether the server runs and says that it is well, and its last error."""
@@ -119,7 +129,12 @@ def make(folder: Path) -> None:
         eos_token_id=509,
         pad_token_id=510,
     )
-    transformers.LlamaForCausalLM(config).float().save_pretrained(folder)
+    model = transformers.LlamaForCausalLM(config).float()
+    for name, weight in model.named_parameters():
+        if weight.dim() == 2:
+            # Attention that looks at few places: tokens depend on what the cache holds.
+            weight.data.normal_(0, (2.0 if "q_proj" in name or "k_proj" in name else 1.2) / weight.shape[1] ** 0.5)
+    model.save_pretrained(folder)
     words = {word: number for number, word in enumerate([*(f"t{i}" for i in range(508)), "<s>", "</s>", "<p>", "<u>"])}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<u>"))
     transformers.PreTrainedTokenizerFast(
@@ -158,11 +173,81 @@ def without_cache(server: Server) -> None:
     print(f"second turn: {server.ask(prompt(9, 150), 's0')}")
 
 
+def preempted(server: Server) -> None:
+    """As many first turns run as there are rows, and two requests of higher priority come together."""
+    sampling = {"max_new_tokens": 8, "temperature": 0, "ignore_eos": True}
+    both = {"input_ids": [prompt(3, 30), prompt(4, 30)], "sampling_params": sampling, "priority": 100}
+    for number in range(2):
+        server.open(f"s{number}")
+    with ThreadPoolExecutor(2) as clients:
+        turns = [clients.submit(server.tokens, prompt(number, 20), f"s{number}", 200) for number in range(2)]
+        time.sleep(2)
+        print(
+            f"two requests of higher priority: {'no answer' if server.post('/generate', both) is None else 'answered'}"
+        )
+        print(f"first turns: {_count(turns)} of 2 answered")
+
+
+def _count(answers: list[Future[list[int] | None]]) -> int:
+    return sum(answer.result() is not None for answer in answers)
+
+
+def rejected(server: Server) -> None:
+    """A turn is sent again while it runs, and its session is closed then; others get the memory that it runs in."""
+    first, second = prompt(0, 200), prompt(9, 5)
+    others = [prompt(number, 90) for number in range(10, 16)]
+    begun = server.tokens(first) or []
+    alone = [server.tokens(other, "", 40) for other in others] + [server.tokens(first + begun + second, "", 400)]
+    server.get("/flush_cache")
+    server.open("s0")
+    print(f"first turn: {server.ask(first, 's0')}", flush=True)
+    with ThreadPoolExecutor(8) as clients:
+        turn = clients.submit(server.tokens, second, "s0", 400)
+        time.sleep(1)
+        print(f"the second turn, sent again while it runs: {server.ask(second, 's0')}", flush=True)
+        server.post("/close_session", {"session_id": "s0"})
+        answers = [clients.submit(server.tokens, other, "", 40) for other in others] + [turn]
+    names = [*(f"request {number}" for number in range(len(others))), "the second turn"]
+    for name, answer, expected in zip(names, answers, alone, strict=True):
+        print(f"{name}: {_beside(answer.result(), expected)}")
+
+
+def retracted(server: Server) -> None:
+    """A turn is retracted again and again, as where memory is short, and its session is sent another one meanwhile."""
+    first, second, third = prompt(0, 40), prompt(9, 5), prompt(4, 7)
+    begun = server.tokens(first) or []
+    alone = server.tokens(first + begun + second, "", 200)
+    server.open("s0")
+    print(f"first turn: {server.ask(first, 's0')}")
+    print(f"second turn, with no other sent: {_beside(server.tokens(second, 's0', 200), alone)}", flush=True)
+    server.open("s1")
+    print(f"first turn: {server.ask(first, 's1')}", flush=True)
+    with ThreadPoolExecutor(1) as clients:
+        turn, early = clients.submit(server.tokens, second, "s1", 200), "rejected"
+        while early == "rejected" and not turn.done():
+            early = "rejected" if server.tokens(third, "s1", 30) is None else "let in"
+        print(f"third turn, sent too early: {early}", flush=True)
+    print(f"second turn: {_beside(turn.result(), alone)}")
+
+
+def _beside(answer: list[int] | None, alone: list[int] | None) -> str:
+    """An answer beside the server's own to the same tokens as one request, asked before with nothing else running."""
+    if answer is None or alone is None:
+        return "no answer"
+    wrong = next((at for at, pair in enumerate(zip(answer, alone, strict=False)) if pair[0] != pair[1]), None)
+    return f"{len(answer)} tokens, {'as alone' if wrong is None else f'other ones than alone from number {wrong} on'}"
+
+
 CASES: dict[str, tuple[Callable[[Server], None], list[str]]] = {
     "session-rows": (rows, ["--max-running-requests", "4"]),
     "session-order": (order, ["--schedule-policy", "dfs-weight"]),
     "session-without-cache": (without_cache, ["--disable-radix-cache"]),
+    "session-preempted": (preempted, ["--max-running-requests", "2", "--enable-priority-scheduling"]),
+    "session-rejected": (rejected, ["--max-running-requests", "8"]),
+    "session-retracted": (retracted, ["--max-running-requests", "8"]),
 }
+RETRACTS = {"session-retracted": {"SGLANG_TEST_RETRACT": "1", "SGLANG_TEST_RETRACT_INTERVAL": "20"}}
+"""What has a server retract requests although it has memory for them: a switch of SGLang's own tests."""
 
 
 def main() -> None:
@@ -170,7 +255,7 @@ def main() -> None:
     run, options = CASES[sys.argv[1]]
     with tempfile.TemporaryDirectory() as scratch:
         make(Path(scratch) / "model")
-        server = Server(Path(scratch), *options, *sys.argv[2:])
+        server = Server(Path(scratch), RETRACTS.get(sys.argv[1], {}), *options, *sys.argv[2:])
         try:
             run(server)
             print(server.state())
