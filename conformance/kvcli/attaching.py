@@ -16,19 +16,19 @@ def attach(
         Path | None, typer.Option(metavar="PATH", help="Record into files beside PATH, one set for each process.")
     ] = None,
     stop: Annotated[
-        bool, typer.Option("--halt-on-error", help="Judge at once, and stop the engine at a finding.")
+        bool, typer.Option("--halt-on-error", help="Check each event at once, and stop the engine at a finding.")
     ] = False,
 ) -> None:
     """Start an engine with hooks in it, for an engine that loads no plugins: nano-vllm, an older SGLang.
 
-    Without an option its events are checked in another process while it runs, and each kind of finding is logged in
-    one line with the place of the report. Everything after -- is the engine's own command line, which starts Python.
+    Without an option another process checks the engine's events while it runs, and logs each kind of finding in one
+    line with the path of the report. Everything after -- is the engine's own command line, which starts Python.
 
         kvspec attach -- python my_server.py
 
         kvspec attach --record trace.jsonl.zst -- python my_server.py
 
-    What is hooked is said on standard error. If nothing was hooked when the engine ends, its exit status is 2.
+    Standard error lists the hooked engines. If none was hooked when the engine ends, the exit status is 2.
 
     vLLM, and SGLang from 0.5.15 on, load kvspec themselves when KVSPEC is set: record:PATH, check or check:halt.
     """

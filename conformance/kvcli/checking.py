@@ -1,4 +1,4 @@
-"""`kvspec run`, `check`, `merge`, `rules` and `schema`: what is checked, by which rules, in which format."""
+"""`kvspec run`, `check`, `merge`, `show`, `rules` and `schema`: vectors and traces, their rules and their format."""
 
 import json
 import os
@@ -19,11 +19,13 @@ from kvspec.rules import ALL_RULES, NAMES, rule_of
 def run(
     vectors: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="VECTOR", help="Files, folders of them, or names of kvspec's own; without any, all."),
+        typer.Argument(
+            metavar="VECTOR", help="Vector files, folders of them, or names of kvspec's own; by default all of those."
+        ),
     ] = None,
     impl: Impl = "reference",
     record: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write each vector with all answers to DIR, as a trace.")
+        Path | None, typer.Option(metavar="DIR", help="Write each vector to DIR as a trace, with all answers.")
     ] = None,
     baseline: BaselineFile = None,
     word: Annotated[
@@ -31,7 +33,7 @@ def run(
         typer.Option(
             "-k",
             metavar="WORD",
-            help="Only vectors that check the rule of this id, or with this in their name, folder or rules.",
+            help="Run only vectors that check the rule WORD, or have WORD in their name, folder or rules.",
         ),
     ] = None,
     first: First = False,
@@ -40,7 +42,7 @@ def run(
         typer.Option(
             "--report-card",
             metavar="FILE",
-            help="Fuzz 20,000 operations, too, and write all results on one page: Markdown, or JSON in a .json file.",
+            help="Also fuzz 20,000 operations, and write all results to FILE: Markdown, or JSON if it ends in .json.",
         ),
     ] = None,
     *,
@@ -49,9 +51,9 @@ def run(
     """Replay vectors against an implementation and check every answer.
 
     A vector is a short list of operations with a description and the rules that it exercises. Each one runs on a
-    fresh implementation, up to the first answer that is not allowed. A vector that needs a feature which the
-    implementation declares to lack is skipped. Vectors of the memory level ask no implementation: the memory checker
-    alone runs them, without --impl.
+    fresh implementation, up to the first answer that is not allowed. A vector is skipped if it needs a feature that the
+    implementation declares to lack. Vectors of the memory level are input of the memory checker and need no
+    implementation; with --impl they are left out.
 
         kvspec run
 
@@ -70,12 +72,12 @@ def check(
     traces: Annotated[
         list[str],
         typer.Argument(
-            metavar="TRACE", help="Trace files; .gz and .zst as they are; '-' is standard input. With --ray URLs, too."
+            metavar="TRACE", help="Trace files, also .gz and .zst; '-' is standard input. With --ray also URLs."
         ),
     ],
     baseline: BaselineFile = None,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Wait at the end of the trace for more, until interrupted.")
+        bool, typer.Option("--follow", help="At the end of the trace wait for more lines, until interrupted.")
     ] = False,
     first: First = False,
     merge: Annotated[
@@ -87,21 +89,23 @@ def check(
     kv_events: Annotated[
         bool,
         typer.Option(
-            "--kv-events", help="The files are KV events as a router got them from vLLM or SGLang, and nothing else."
+            "--kv-events", help="The files hold KV events alone, as a router received them from vLLM or SGLang."
         ),
     ] = False,
     *,
     forms: Forms,
     jobs: Annotated[
         int | None,
-        typer.Option("--jobs", "-j", min=1, help="Traces that are checked at once; by default one for each processor."),
+        typer.Option(
+            "--jobs", "-j", min=1, help="Traces to check at the same time; by default one for each processor."
+        ),
     ] = None,
     ray: Ray = None,
 ) -> None:
     """Check recorded traces of an engine, one operation or memory event a line.
 
     Reads line by line, in memory that does not grow with the file. A field that the engine left out is not
-    checked: it is named, with the rules that need it. Checking goes on after a finding.
+    checked; the report names it, and the rules that need it. Checking goes on after a finding.
 
         kvspec check engine.jsonl yesterday.jsonl.zst
 
@@ -109,7 +113,7 @@ def check(
 
         kvspec check --follow running.jsonl --baseline known.toml
 
-        my_engine --trace /dev/stdout | kvspec check -      findings are printed as they come
+        my_engine --trace /dev/stdout | kvspec check -      prints findings as they come
 
         kvspec check --merge prefill.jsonl.zst decode.jsonl.zst
 
@@ -147,15 +151,18 @@ def merge(
         typer.Argument(metavar="PART", help="Traces of the memory level, one of each host; .gz and .zst too."),
     ],
     out: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="The merged trace; .gz and .zst are compressed.")
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="The merged trace, compressed if FILE ends in .gz or .zst."
+        ),
     ],
 ) -> None:
     """Merge the traces of several hosts into one, in the order that their messages give.
 
     Each host (a prefill and a decode server, the ranks of one engine) records a trace of its own. Its header names the
-    `host`; without that it is the file's name up to the first dot. The merged trace has every `receive` after its
-    `send`, and is checked like any other; clocks of machines have no say. Names are kept apart: holder r1 of host
-    decode becomes decode/r1, and in the trace of another host pages of decode's pool kv are those of pool decode/kv.
+    `host`; otherwise the host is the file's name up to the first dot. The merged trace has every `receive`
+    after its `send`, and is checked like any other; the machines' clocks are not used. Names get their host: holder r1
+    of host decode becomes decode/r1. A trace of another host writes decode/kv for decode's pool kv.
 
         kvspec merge prefill.001.jsonl.zst decode.001.jsonl.zst -o merged.jsonl.zst
 
@@ -172,25 +179,27 @@ def show(
         Path, typer.Argument(metavar="TRACE", help="A trace or vector of either level; .gz and .zst too.")
     ],
     line: Annotated[
-        int | None, typer.Option(metavar="N", help="What is around line N of the file, and who has what after it.")
+        int | None, typer.Option(metavar="N", help="The steps around line N of the file, and the holders after it.")
     ] = None,
     page: Annotated[
         str | None,
         typer.Option(
             metavar="P",
-            help="Only what changes or names this page, up to its first finding; POOL:PAGE if there are pools.",
+            help="Only steps that change or name this page, up to its first finding; with several pools POOL:PAGE.",
         ),
     ] = None,
     request: Annotated[
         str | None,
-        typer.Option(metavar="R", help="Only what names this request, session or holder; its part of a batch."),
+        typer.Option(
+            metavar="R", help="Only steps that name this request, session or holder, and of a batch only its part."
+        ),
     ] = None,
     html: Html = None,
 ) -> None:
-    """Describe a trace line by line: what happens, and beside it who has which page and row.
+    """Describe a trace line by line: each step, and beside it the holder of each page and row.
 
-    Whether it shows a finding or not. Of a long trace only a part is described: what leads to the first finding, or its
-    end. A vector is shown with the answers that the model itself gives.
+    The trace may conform. Of a long one only a part is described: the steps before the first finding, or the end if
+    there is none. A vector is shown with the model's answers.
 
         kvspec show kvspec-failure.jsonl
 

@@ -29,7 +29,7 @@ class Level(StrEnum):
 _REQUIREMENT = re.compile(r"(lmcache|max|sglang|transformers|vllm)==([0-9][0-9A-Za-z.+!-]*)")
 
 _Cache = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Where releases are kept; by default in the user's cache folder.")
+    Path | None, typer.Option(metavar="DIR", help="Folder of the releases; by default in the user's cache folder.")
 ]
 
 
@@ -40,9 +40,9 @@ def install(
     ],
     cache: _Cache = None,
 ) -> None:
-    """Fetch releases with pip: their wheels alone, without what they depend on.
+    """Fetch releases with pip: their wheels alone, without dependencies.
 
-    What is missing is stood in for when a release is checked; torch is needed, and for SGLang triton and numpy.
+    Stubs replace missing dependencies when a release is checked; torch is needed, and for SGLang triton and numpy.
 
         kvspec engines install sglang==0.5.10 sglang==0.5.11 vllm==0.33.0
     """
@@ -66,7 +66,7 @@ def install(
 
 @app.command("list")
 def list_releases(cache: _Cache = None) -> None:
-    """List the releases that are there.
+    """List the releases that are fetched.
 
     kvspec engines list
     """
@@ -83,9 +83,12 @@ Engine = Annotated[
     str, typer.Argument(help="vllm, sglang, sglang-jax, mini-sglang, nano-vllm, transformers, lmcache or max.")
 ]
 Release = Annotated[
-    str, typer.Argument(metavar="VERSION|DIR", help="An installed release, or the folder of a checkout or wheel.")
+    str,
+    typer.Argument(
+        metavar="VERSION|DIR", help="A fetched release ('kvspec engines list'), or the folder of a checkout or wheel."
+    ),
 ]
-Runs = Annotated[int, typer.Option(min=1, help="Random runs; with faults, at most so many for each.")]
+Runs = Annotated[int, typer.Option(min=1, help="Random runs; for 'inject', at most so many for each fault.")]
 WithoutKnown = Annotated[bool, typer.Option("--without-known", help="Apply the fixes of known issues first.")]
 
 
@@ -95,8 +98,8 @@ def drive(
     release: Release,
     runs: Runs = 50,
     without_known: WithoutKnown = False,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the first run; each run has the next one.")] = 0,
-    events: Annotated[int | None, typer.Option(min=1, help="Stop after so many events, between two runs.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the first run; each further run has the next seed.")] = 0,
+    events: Annotated[int | None, typer.Option(min=1, help="Start no further run after so many events.")] = None,
 ) -> None:
     """Drive an engine's own scheduler on random requests and check each memory event.
 
@@ -117,7 +120,9 @@ def drive(
 def inject(
     engine: Engine,
     release: Release,
-    level: Annotated[Level, typer.Option(help="memory: hooks find the faults; request: vectors do.")] = Level.memory,
+    level: Annotated[
+        Level, typer.Option(help="memory: hooks look for the faults; request: vectors do.")
+    ] = Level.memory,
     runs: Runs = 50,
     without_known: WithoutKnown = False,
 ) -> None:
@@ -137,7 +142,7 @@ def inject(
 
 @app.command()
 def reproduce(
-    release: Annotated[str, typer.Argument(metavar="VERSION|DIR", help="A release of vLLM, or its folder.")],
+    release: Annotated[str, typer.Argument(metavar="VERSION|DIR", help="A fetched release of vLLM, or its folder.")],
     name: Annotated[str, typer.Argument(help="A known issue; without it, all of them.")] = "",
 ) -> None:
     """Drive a release of vLLM (no other engine) until each known issue shows, and print the finding.

@@ -10,7 +10,7 @@ import typer
 
 from kvconform.console import Output
 
-app = typer.Typer(no_args_is_help=True, help="The vectors as files, for players in any language.")
+app = typer.Typer(no_args_is_help=True, help="Export the vectors as files, for test runners in any language.")
 
 
 class Size(StrEnum):
@@ -34,7 +34,7 @@ def export(
 ) -> None:
     """Write the vectors of both levels, an answer key for each, and a manifest.
 
-    The same version writes the same bytes. The chapter "Interpreting the vectors" says how to play them.
+    The same version writes the same bytes. The chapter "Interpreting the vectors" says how to run them.
 
         kvspec vectors export build/vectors
     """

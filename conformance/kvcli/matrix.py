@@ -1,4 +1,4 @@
-"""`kvspec matrix`: which rules releases of real engines break."""
+"""`kvspec matrix`: the rules that releases of real engines break."""
 
 import sys
 from collections.abc import Iterator
@@ -34,47 +34,52 @@ class Level(StrEnum):
 
 def matrix(
     engine: Annotated[
-        str, typer.Argument(metavar="ENGINE", help="vllm, sglang, sglang-jax, mini-sglang or nano-vllm.")
+        str,
+        typer.Argument(
+            metavar="ENGINE", help="vllm, sglang, sglang-jax, mini-sglang, nano-vllm, transformers, lmcache or max."
+        ),
     ],
     releases: Annotated[
         list[str],
         typer.Argument(
             metavar="VERSION|PATH",
-            help="Releases: a version on the package index, a checkout's path, or 'installed'.",
+            help="A version on the package index, the path of a checkout, or 'installed'.",
         ),
     ],
     level: Annotated[
         Level,
         typer.Option(
-            help="request: its classes behind the protocol, for sglang and sglang-jax. memory: the engine as it runs."
+            help="request: its classes behind an adapter (sglang, sglang-jax). memory: its scheduler with hooks."
         ),
     ] = Level.both,
     seconds: Annotated[
         float,
         typer.Option(
             min=0,
-            help="How long to walk at random through each release, at each level; as long again for each known issue of"
-            " the memory level that is looked for alone, if it does not show.",
+            help="Seconds of random walks for each release at each level; at the memory level up to as many again for "
+            "each known issue that has a search of its own.",
         ),
     ] = 20.0,
     seed: Annotated[int, typer.Option(help="The same seed draws the same walks.")] = 0,
     out: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where results are kept, and the shortest trace of each finding.")
+        Path, typer.Option(metavar="DIR", help="Folder for results, and the shortest trace of each finding.")
     ] = Path("matrix"),
-    cache: Annotated[Path | None, typer.Option(metavar="DIR", help="Where releases are kept.")] = None,
-    again: Annotated[bool, typer.Option("--no-cache", help="Check what was checked before, too.")] = False,
+    cache: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder of the releases; by default in the user's cache folder.")
+    ] = None,
+    again: Annotated[bool, typer.Option("--no-cache", help="Check again, although the result is kept in DIR.")] = False,
     as_json: Json = False,
     junit: Junit = None,
     sarif: Sarif = None,
     html: Html = None,
 ) -> None:
-    """Check releases of a real engine, and print them in one table.
+    """Check releases of a real engine, and print the rules that each breaks in one table.
 
-    Each release runs in a process of its own, and is reported when it is done. Behind the protocol: all vectors that it
-    supports, then random walks. As it runs: its own scheduler driven with hooks, first for each known defect, then at
-    random. A version that is not there yet is fetched, as 'kvspec engines install' does. For each finding the shortest
-    trace is written to DIR, and results are kept there: a second run does only what is new. A release that cannot be
-    driven is "not supported", with the reason, and is no finding.
+    Each release runs in a process of its own, and is reported when it is done. At the request level it runs all
+    vectors that it supports, then random walks. At the memory level its own scheduler is driven with hooks, first
+    for each known issue, then at random. A missing version is fetched, as by 'kvspec engines install'. The shortest
+    trace of each finding is written to DIR. Results are kept there: a second run checks only new releases. A
+    release that cannot be driven is "not supported", with the reason, and is no finding.
 
     Exit status: 0 if every finding is explained, 1 if one is not, 2 if no release is supported at any level.
 
@@ -115,7 +120,7 @@ def matrix(
         show(Output(), reports)
         if out.is_dir():
             console.print(
-                Text(f"The shortest traces of findings, and their stories, are written to {out}."), soft_wrap=True
+                Text(f"The shortest traces of findings, with descriptions, are written to {out}."), soft_wrap=True
             )
     if all(report.not_supported is not None for report in reports) and not caught():
         raise typer.Exit(UNUSABLE)

@@ -10,52 +10,57 @@ import typer
 
 from kvconform.console import Forms
 
+_EXAMPLE = "    ", "kvspec "
+"""The beginning of an example in a docstring."""
+
 
 def flowing(docstring: str | None) -> str:
     """A docstring as a command's help: paragraphs that flow, and under a heading the examples, one a line.
 
-    An example is a paragraph of its own that begins with `kvspec`.
+    An example is a paragraph of its own that is indented or begins with `kvspec`.
     """
     text = inspect.cleandoc(docstring or "")
-    paragraphs = [" ".join(paragraph.split()) for paragraph in text.split("\n\n")]
-    examples = [paragraph.strip() for paragraph in text.split("\n\n") if paragraph.lstrip().startswith("kvspec ")]
-    prose = [paragraph for paragraph in paragraphs if not paragraph.startswith("kvspec ")]
+    paragraphs = text.split("\n\n")
+    examples = [paragraph.strip() for paragraph in paragraphs if paragraph.startswith(_EXAMPLE)]
+    prose = [" ".join(paragraph.split()) for paragraph in paragraphs if not paragraph.startswith(_EXAMPLE)]
     if examples:
         prose.append("\n".join(["[bold]Examples:[/bold]", *(f"  {one}" for one in examples)]))
     return "\n\n".join(prose)
 
 
 Impl = Annotated[
-    str, typer.Option(help="What to check: 'reference', 'cuda', 'module:Class', 'exec:COMMAND' or 'bug:NAME'.")
+    str, typer.Option(help="Implementation: 'reference', 'cuda', 'module:Class', 'exec:COMMAND' or 'bug:NAME'.")
 ]
 Verbose = Annotated[
     bool,
     typer.Option(
         "--verbose",
         "-v",
-        help="Also print the tables of checked rules, and the stories of findings that may follow from others.",
+        help="Also print the tables of checked rules, and the steps of findings that may follow from others.",
     ),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only what came out: a line for each level.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result: one line for each level.")]
 First = Annotated[bool, typer.Option("--exitfirst", "-x", help="Stop at the first finding.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead ('kvspec schema report').")]
-Junit = Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit's XML, too.")]
-Html = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page that shows it, too: one file.")]
-Sarif = Annotated[Path | None, typer.Option(metavar="FILE", help="Write SARIF, for annotations, too.")]
+Junit = Annotated[Path | None, typer.Option(metavar="FILE", help="Also write JUnit XML.")]
+Html = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Also write an HTML page to step through, in one file.")
+]
+Sarif = Annotated[Path | None, typer.Option(metavar="FILE", help="Also write SARIF, for annotations on a code host.")]
 Out = Annotated[
     Path | None,
-    typer.Option(metavar="DIR", help="Also write a trace that shows each finding to DIR, named by number and rule."),
+    typer.Option(metavar="DIR", help="Also write a trace of each finding to DIR, named by its number and rule."),
 ]
 BaselineFile = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Known findings (TOML): they are counted, and do not fail the check."),
+    typer.Option(metavar="FILE", help="Known findings (TOML): they are counted, but do not fail the check."),
 ]
 Ray = Annotated[
     str | None,
     typer.Option(
         "--ray",
         metavar="ADDRESS",
-        help="Spread the work over a cluster of Ray: 'auto', HOST:PORT, or 'local' for this machine alone.",
+        help="Spread the work over a Ray cluster: 'auto', HOST:PORT, or 'local' for this machine alone.",
     ),
 ]
 

@@ -9,23 +9,27 @@ import typer
 from kvcli.options import Impl
 from kvconform.console import BROKEN
 
-app = typer.Typer(no_args_is_help=True, help="Replay real traffic through the scheduler, every answer checked.")
+app = typer.Typer(
+    no_args_is_help=True, help="Replay real traffic through the reference scheduler, and check every answer."
+)
 
 
 @app.command()
 def mooncake(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A trace of the Mooncake project; .gz and .zst too.")],
-    page_size: Annotated[int, typer.Option(help="Tokens a page; it divides the format's blocks of 512.")] = 64,
+    page_size: Annotated[int, typer.Option(help="Tokens in a page; it divides the format's blocks of 512.")] = 64,
     num_pages: Annotated[int, typer.Option(help="Pages of the pool.")] = 16_000,
     num_rows: Annotated[int, typer.Option(help="Rows: requests and sessions that hold memory at a time.")] = 256,
     sessions: Annotated[
         bool, typer.Option("--sessions", help="Requests that continue an earlier one are turns of one session.")
     ] = False,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many requests.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Replay only the first so many requests.")] = None,
     impl: Impl = "reference",
-    no_prefix_cache: Annotated[bool, typer.Option("--no-prefix-cache", help="Chunk cache: keep no prefixes.")] = False,
+    no_prefix_cache: Annotated[
+        bool, typer.Option("--no-prefix-cache", help="Use the chunk cache, which keeps no prefixes.")
+    ] = False,
     sliding_window: Annotated[
-        int, typer.Option(min=0, help="Window of the layers that have one, in tokens; needs --num-window-pages.")
+        int, typer.Option(min=0, help="Tokens in the window of sliding-window layers; needs --num-window-pages.")
     ] = 0,
     num_window_pages: Annotated[int, typer.Option(min=0, help="Pages of the window pool.")] = 0,
     num_states: Annotated[int, typer.Option(min=0, help="Slots for recurrent states; 0: the model has none.")] = 0,
@@ -34,11 +38,11 @@ def mooncake(
         int, typer.Option(min=1, help="Tokens of one request that one launch prefills at most.")
     ] = 8_192,
     schedule_conservativeness: Annotated[
-        float, typer.Option(min=0, help="Scales the room that is kept for growth: with less, more is retracted.")
+        float, typer.Option(min=0, help="Scales the room reserved for growth; with less, more requests are retracted.")
     ] = 0.3,
     overlap: Annotated[bool, typer.Option("--overlap", help="Launch k + 1 before launch k is complete.")] = False,
     mixed_chunk: Annotated[bool, typer.Option("--mixed-chunk", help="Prefill and decode in one launch.")] = False,
-    drafts: Annotated[int, typer.Option(min=0, help="Speculative decoding: drafts a step.")] = 0,
+    drafts: Annotated[int, typer.Option(min=0, help="Speculative decoding: draft tokens in each step.")] = 0,
     retract_interval: Annotated[
         int, typer.Option(min=0, help="Retract a request every so many launches, needed or not.")
     ] = 0,
@@ -50,7 +54,7 @@ def mooncake(
     ] = 0,
     checker: Annotated[
         bool,
-        typer.Option("--memory-model", help="Judge what each operation means to the memory by the law of memory, too."),
+        typer.Option("--memory-model", help="Also check the memory events of each operation against the memory model."),
     ] = False,
 ) -> None:
     """Replay a trace of the Mooncake project.

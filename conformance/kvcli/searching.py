@@ -1,4 +1,4 @@
-"""`kvspec fuzz`, `soak`, `tiers`, `explore`, `prove`, `bugs`: what looks for a broken rule, or shows that it would."""
+"""`kvspec fuzz`, `soak`, `tiers`, `explore`, `prove`, `bugs`: searches for a broken rule, and tests of the searches."""
 
 import os
 import sys
@@ -25,29 +25,30 @@ BUG_OPERATIONS = 300_000
 
 def fuzz(
     impl: Impl = "reference",
-    seconds: Annotated[
-        float | None, typer.Option(min=0.1, help="How long to look; 60 where no number of operations is given.")
+    seconds: Annotated[float | None, typer.Option(min=0.1, help="Time limit; 60 unless --operations is given.")] = None,
+    operations: Annotated[
+        int | None, typer.Option(min=1, help="Operations to draw; without --seconds there is no time limit.")
     ] = None,
-    operations: Annotated[int | None, typer.Option(min=1, help="How many operations to draw, however long.")] = None,
     seed: Annotated[int, typer.Option(help="The same seed draws the same sizes and operations.")] = 0,
     out: Annotated[
-        Path, typer.Option(metavar="FILE", help="Where the shortest failing trace is written; of further kinds beside.")
+        Path,
+        typer.Option(metavar="FILE", help="File for the shortest failing trace; those of other findings go beside it."),
     ] = Path("kvspec-failure.jsonl"),
     baseline: BaselineFile = None,
     html: Html = None,
     ray: Ray = None,
 ) -> None:
-    """Draw operations, see which rules an implementation breaks, and write the shortest trace that shows each.
+    """Draw operations, find the rules that an implementation breaks, and write the shortest trace of each.
 
-    Seven of eight runs begin as a vector does, and go on at random. The others have sizes of their own. Each run has
-    habits of its own: how full its pool is, how many launches it keeps in flight, how its
-    prompts branch, which operations are likely. Lengths lie at page borders. After each operation a snapshot is
-    compared; at the end everything is released, and the figures must add up. A run ends
-    where something breaks, and the next one begins, until the budget is spent.
+    Seven of eight runs begin as a vector does, and go on at random. The others draw their sizes. Each run draws how
+    full its pool is, how many launches are in flight, how prompts branch, and which operations are likely. Lengths lie
+    at or beside page borders. After each operation a snapshot is compared; at the end everything is released, and the
+    figures must add up. A run ends at its first finding, and the next one begins, until the time or the number of
+    operations is used up.
 
         kvspec fuzz --impl my_engine:Adapter --seconds 300 --seed 7
 
-        kvspec fuzz --impl my_engine:Adapter --operations 100000     the same on a busy machine
+        kvspec fuzz --impl my_engine:Adapter --operations 100000       the same on a busy machine
 
         kvspec run kvspec-failure.jsonl --impl my_engine:Adapter       the failure again
     """
@@ -82,22 +83,24 @@ def _budget(seconds: float | None, operations: int | None, usual_seconds: float 
 def soak(
     impl: Impl = "reference",
     minutes: Annotated[
-        float | None, typer.Option(min=0.01, help="How long; 20 where no number of operations is given.")
+        float | None, typer.Option(min=0.01, help="Time limit; 20 unless --operations is given.")
     ] = None,
-    operations: Annotated[int | None, typer.Option(min=1, help="How many operations, however long.")] = None,
+    operations: Annotated[
+        int | None, typer.Option(min=1, help="Operations; without --minutes there is no time limit.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="The same seed draws the same sizes and requests.")] = 0,
     record: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Write a trace of each run, for 'kvspec check'.")
     ] = None,
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Where the shortest trace of a finding is written.")] = Path(
+    out: Annotated[Path, typer.Option(metavar="FILE", help="File for the shortest trace of a finding.")] = Path(
         "kvspec-failure.jsonl"
     ),
     ray: Ray = None,
 ) -> None:
-    """Run traffic through the scheduler in every combination of its modes, and check every answer.
+    """Run traffic through the reference scheduler in every combination of its modes, and check every answer.
 
-    Memories are small, a snapshot is compared after every operation, and a scheduler that gets nowhere is noticed
-    (LIVE-1). Ends at the first broken rule, shown by its shortest trace, or when the time is up.
+    Pools are small, a snapshot is compared after every operation, and a scheduler that makes no progress breaks LIVE-1.
+    The run ends at the first finding, with its shortest trace, or when the time is up.
 
         kvspec soak --minutes 5 --seed 3
 
@@ -129,16 +132,16 @@ def soak(
 
 def tiers(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="MUTANT", help="Mutants to look for, or 'all'; without any, none.")
+        list[str] | None, typer.Argument(metavar="MUTANT", help="Mutants to find, or 'all'; by default none.")
     ] = None,
-    minutes: Annotated[float, typer.Option(min=0.01, help="How long to walk without mutants.")] = 1.0,
+    minutes: Annotated[float, typer.Option(min=0.01, help="Minutes of walks without mutants.")] = 1.0,
     seed: Annotated[int, typer.Option(help="The same seed draws the same walks.")] = 0,
 ) -> None:
-    """Check random walks of the reference's host tier against the memory model, with a mutant if one is named.
+    """Check random walks of the reference's host tier against the memory model, or find its mutants.
 
-    A small engine with a device pool, a host pool and a storage; forward passes overlap, transfers complete late or
-    fail, requests leave at any moment. Now and then the reference scheduler drives it. Without mutants nothing may be
-    found; each mutant must be.
+    It is a small engine with a device pool, a host pool and a storage; forward passes overlap, transfers complete late
+    or fail, requests end at any moment. The reference scheduler drives it in some walks. Without a mutant no walk may
+    have a finding; each mutant must have one.
 
         kvspec tiers --minutes 5
 
@@ -162,37 +165,44 @@ def tiers(
 
 def explore(
     scope: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A scope; may be given several times. Without any, all.")
+        list[str] | None, typer.Option(metavar="NAME", help="A scope; may be given several times. By default all.")
     ] = None,
     impl: Annotated[
-        str | None, typer.Option(help="Explore one too: 'reference', 'cuda', 'module:Class' or 'exec:COMMAND'.")
+        str | None,
+        typer.Option(
+            help="Explore an implementation beside the model: 'reference', 'cuda', 'module:Class' or 'exec:COMMAND'."
+        ),
     ] = None,
-    bug: Annotated[str | None, typer.Option(metavar="NAME", help="Explore a defect of the gallery too.")] = None,
+    bug: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Explore a defect of the gallery beside the model.")
+    ] = None,
     without: Annotated[
         list[str] | None,
-        typer.Option(metavar="OPERATION", help="Leave an operation out; a wrong name is told those that can be."),
+        typer.Option(metavar="OPERATION", help="Leave an operation out; a wrong name prints the right ones."),
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes; an implementation has one.")] = os.cpu_count() or 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes; with --impl or --bug always one.")] = os.cpu_count() or 1,
     checker: Annotated[
         bool,
         typer.Option(
-            "--memory-model/--no-memory-model", help="Judge each step by the law of memory too: four times as long."
+            "--memory-model/--no-memory-model",
+            help="Also check each step against the memory model, which takes four times as long.",
         ),
     ] = True,
     checkpoint: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Go on from FILE if it is there, and note there how far the search is."),
+        typer.Option(metavar="FILE", help="Go on from FILE if it exists, and save the search there."),
     ] = None,
     ray: Ray = None,
 ) -> None:
     """Visit every reachable state of small systems and check every rule in each of them.
 
-    A scope says which requests may come, and what may happen to them. All that can follow is visited, breadth-first, up
-    to the numbers of pages and rows. For each thing worth reaching a shortest trace is printed; if one that the scope
-    declares is not reached, the run has shown too little, and fails. At the end LIVE-1 is checked over all states.
+    A scope declares the requests that may arrive, and the operations on them. Each reachable state is visited,
+    breadth-first; states that differ only in the numbers of pages and rows are one. For each event worth reaching the
+    shortest trace is printed; if the scope declares an event that is not reached, the run has shown too little, and
+    fails. At the end LIVE-1 is checked over all states.
 
     Protocols of the memory level, with two streams and a transfer engine, are scopes too: all interleavings of the
-    right one, and the shortest trace of the one with a mistake.
+    correct one, and the shortest trace that breaks a rule in the one with a mistake.
 
         kvspec explore                                        all scopes
 
@@ -247,13 +257,13 @@ def prove(
     page_size: Annotated[
         list[int] | None, typer.Option(min=1, help="Page sizes to prove for; may be given several times.")
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes at a time.")] = 2,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes at the same time.")] = 2,
 ) -> None:
     """Prove the contracts of the specification, and the memory effect of each operation for pools of any size.
 
     CrossHair looks for a path through each function that breaks its contract; 'confirmed' means that there is none.
-    z3 shows of each event what it keeps, and of each operation that no event which it means is forbidden.
-    Needs the extra 'kvspec[prove]'.
+    z3 proves of each event which properties it keeps, and of each operation that none of its events is forbidden. Needs
+    the extra 'prove' of kvspec.
 
         kvspec prove                     all contracts for page sizes 1, 2, 16 and 64
 
@@ -266,21 +276,22 @@ def prove(
 
 
 def bugs(
-    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Defects; without any, all.")] = None,
-    fuzz: Annotated[bool, typer.Option("--fuzz", help="Fuzz each defect, too, and print the table.")] = False,
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Defects; by default all.")] = None,
+    fuzz: Annotated[bool, typer.Option("--fuzz", help="Also fuzz each defect, and print the table.")] = False,
     seconds: Annotated[
-        float | None, typer.Option(min=0.1, help="With --fuzz: how long each, instead of a number of operations.")
+        float | None, typer.Option(min=0.1, help="With --fuzz: seconds for each defect, instead of --operations.")
     ] = None,
     operations: Annotated[
-        int | None, typer.Option(min=1, help=f"With --fuzz: operations to draw for each; usually {BUG_OPERATIONS:,}.")
+        int | None,
+        typer.Option(min=1, help=f"With --fuzz: operations to draw for each defect; by default {BUG_OPERATIONS:,}."),
     ] = None,
     seed: Annotated[int, typer.Option(help="The same seed draws the same operations and traffic.")] = 0,
 ) -> None:
-    """The bug gallery: defects that engines really had, some synthetic ones, and what finds each of them.
+    """The bug gallery: defects that engines really had, some synthetic ones, and the checks that find each of them.
 
-    Each is a small mutant of the reference implementation. With a name, its description: what the code does,
-    what happens in the shortest trace that a vector shows, and why that is a contradiction. Without one, or with
-    --fuzz, a table of what finds each. Exit status 1 if something is not found.
+    Each defect is a small mutant of the reference implementation. With a name, the description is printed: the
+    defect, its shortest trace in a vector, and the rule that it breaks. Without one, or with --fuzz, a table lists the
+    checks that find each defect. Exit status 1 if a defect is not found.
 
         kvspec bugs retract-tail-orphaned
 

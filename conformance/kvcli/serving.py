@@ -10,32 +10,38 @@ import typer
 
 def serve(
     release: Annotated[
-        str, typer.Argument(metavar="ENGINE==VERSION", help="sglang, vllm or transformers; sglang-jax alone.")
+        str,
+        typer.Argument(
+            metavar="ENGINE==VERSION", help="sglang, vllm or transformers with a version; sglang-jax without one."
+        ),
     ],
     minutes: Annotated[float, typer.Option(min=0.05, help="Minutes of traffic.")] = 1.0,
-    answers: Annotated[int, typer.Option(min=0, help="Go on until so many requests are answered, too.")] = 0,
-    clients: Annotated[int, typer.Option(min=1, max=256, help="Clients that ask at the same time.")] = 12,
+    answers: Annotated[int, typer.Option(min=0, help="Go on past --minutes until so many requests are answered.")] = 0,
+    clients: Annotated[int, typer.Option(min=1, max=256, help="Clients that send requests at the same time.")] = 12,
     seed: Annotated[int, typer.Option(min=0, help="Draws the server's configuration and the requests.")] = 0,
     python: Annotated[
         Path | None,
-        typer.Option(metavar="PYTHON", help="A Python in which the engine is installed, instead of one made here."),
+        typer.Option(
+            metavar="PYTHON", help="A Python with the engine installed; by default kvspec makes an environment."
+        ),
     ] = None,
     checkout: Annotated[
         Path | None, typer.Option(metavar="DIR", help="The checkout of an engine that has no releases: sglang-jax.")
     ] = None,
     fault: Annotated[
-        str, typer.Option(metavar="NAME", help="Put a defect into the engine first ('kvspec engines inject' has all).")
+        str,
+        typer.Option(metavar="NAME", help="Inject a fault into the engine first ('kvspec engines inject' names them)."),
     ] = "",
-    host_cache: Annotated[bool, typer.Option("--host-cache", help="SGLang: have a cache on the host, too.")] = False,
+    host_cache: Annotated[bool, typer.Option("--host-cache", help="SGLang: with a cache on the host, too.")] = False,
     keep: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Keep log, recordings and answers in DIR, a new folder.")
     ] = None,
 ) -> None:
     """Start an engine's own server on the CPU, send it HTTP traffic, and check its memory events and its tokens.
 
-    The model is tiny and made here; greedy tokens depend on what the KV cache holds. Each delivered token is compared
-    with a pass over prompt and answer without a cache. The server, its scheduler, its caches and its KV tensors are
-    the engine's own. Kernels of GPUs are stood in for, and never run.
+    The model is tiny and generated here; its greedy tokens depend on the content of the KV cache. Each delivered
+    token is compared with that of a forward pass over prompt and answer without a cache. The server, its scheduler, its
+    caches and its KV tensors are the engine's own. Stubs replace GPU kernels, and are never run.
 
         kvspec serve sglang==0.5.23 --minutes 2
 

@@ -1,4 +1,4 @@
-"""`kvspec init`: the first files of a check of one's own."""
+"""`kvspec init`: the first files of a check of the user's engine."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -27,17 +27,17 @@ NEXT = {
 
 def init(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or an empty folder.")],
-    way: Annotated[Way, typer.Option(help="How kvspec is to reach the engine.")] = Way.adapter,
+    way: Annotated[Way, typer.Option(help="How kvspec observes the engine.")] = Way.adapter,
 ) -> int:
-    """Write a check that runs, to be filled with an engine of your own: code, a test, a job, a README.
+    """Write a check that runs as it is, to adapt to your engine: code, a test, a CI job, a README.
 
-    attach: a test of vLLM's scheduler as it runs, with kvspec's hooks in it. Hooks for another Python engine are a file
-    of your own: conformance/docs/attach.md shows two.
+    attach: a test that runs vLLM's scheduler with kvspec's hooks in it. For another Python engine you write a file of
+    hooks: conformance/docs/attach.md shows two.
 
-    trace: the engine writes what it does to memory, one event a line, in any language. In production too.
+    trace: the engine, in any language, writes one line for each memory event, in production too.
 
-    adapter: a class with one method an operation, for a manager of memory that stands alone. The toy engine that is
-    written has a bug, and kvspec finds it.
+    adapter: a class with one method for each operation, for a memory manager that can be called alone. It comes with a
+    toy engine that has a bug; kvspec finds it.
 
         kvspec init check_kv
 
