@@ -1,6 +1,7 @@
 """The words of code and prose: the field's term for each thing, and no word that was dropped for one."""
 
 import ast
+import inspect
 import io
 import re
 import tokenize
@@ -44,10 +45,12 @@ PATTERN = re.compile(rf"\b(?:{'|'.join(DROPPED)})\b", re.IGNORECASE)
 
 
 def prose(text: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """The docstrings and comments of a module, each with its line. Comments on successive lines are one text."""
+    """The docstrings, comments and help in a module, each with its line. Comments on successive lines are one text."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            yield node.lineno, re.sub(r"(?<!\n)\n[ ]*(?!\n)", " ", node.value.value.strip())
+            yield node.lineno, re.sub(r"(?<!\n)\n[ ]*(?!\n)", " ", inspect.cleandoc(node.value.value))
+        elif isinstance(node, ast.keyword) and node.arg == "help" and isinstance(node.value, ast.Constant):
+            yield node.lineno, str(node.value.value)
     begin, end, said = 0, -1, ""
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
@@ -113,6 +116,8 @@ def test_a_room_speaks_in_the_fields_words(room: str) -> None:
         ('"""Pages. Who takes one counts."""', "name the thing"),
         ("# A page that\n# nobody holds.", "the thing that acts"),
         ("x = 1\n'''It was judged.'''", "checked"),
+        ('def f():\n    """A page.\n\n    What is free."""', "name the thing"),
+        ('Option(help="Pages. What is free.")', "name the thing"),
         ("def told(): ...", "expected"),
         ("class MemoryLaw: ...", "memory checker"),
         ("self.by_lane = {}", "stream"),

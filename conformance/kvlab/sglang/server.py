@@ -216,7 +216,7 @@ class Worker:
 def scheduler(release: Release, memory: AnyMemory, worker: Worker, server: Arguments, watching: Watching) -> Any:
     """The release's own scheduler upon a memory and a worker.
 
-    What it would ask of other processes, of metrics, or for models of other kinds, is stood in for.
+    Stubs replace other processes, metrics, and the parts for models of other kinds.
     """
     base: Any = release.scheduler.Scheduler
     answers = Answers(watching)
