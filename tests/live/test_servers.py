@@ -17,6 +17,7 @@ from tests.kvlab.checkout import checkout_of
 
 RELEASES = os.environ.get("KVSPEC_LIVE", "").split()
 MINUTES = os.environ.get("KVSPEC_LIVE_MINUTES", "1")
+SGLANG = [one for one in RELEASES if one.startswith("sglang==")]
 CHECKOUT = "sglang-jax-cddbf6f1"
 """In the folder that KVSPEC_CHECKOUTS names."""
 
@@ -57,6 +58,23 @@ def test_a_server_conforms_and_no_token_is_wrong(release: str, seed: int, tmp_pa
     least = "30" if release == CHECKED_OUT else "100"
     done = _served(release, tmp_path / "run", "--seed", str(seed), "--minutes", MINUTES, "--answers", least)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("release", SGLANG)
+@pytest.mark.parametrize("seed", [2, 3, 5, 7])
+def test_a_server_with_a_host_cache_conforms_and_no_token_is_wrong(release: str, seed: int, tmp_path: Path) -> None:
+    options = ["--host-cache", "--seed", str(seed), "--minutes", MINUTES, "--answers", "100"]
+    done = _served(release, tmp_path / "run", *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("release", SGLANG)
+@pytest.mark.parametrize(("fault", "wrong"), [("host pages mixed up", True), ("launch without its load", False)])
+def test_a_fault_of_a_host_cache_is_found(release: str, fault: str, wrong: bool, tmp_path: Path) -> None:
+    options = ["--host-cache", "--seed", "2", "--minutes", "0.4", "--answers", "100", "--fault", fault]
+    done = _served(release, tmp_path / "run", *options)
+    assert re.search(r"^[0-9]+\. MEM-[A-Z]+ is broken in pool kv", done.stdout, re.MULTILINE), done.stdout
+    assert ("wrong token: request" in done.stdout) == wrong
 
 
 @pytest.mark.skipif(CHECKED_OUT not in RELEASES, reason="KVSPEC_LIVE does not name sglang-jax")

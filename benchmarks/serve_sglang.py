@@ -1,0 +1,183 @@
+"""What hooks cost a real SGLang server on the CPU: three servers that differ in KVSPEC alone, asked in turns.
+
+python benchmarks/serve_sglang.py 0.5.23 [ROUNDS [PAGE_SIZE]]
+
+The model is tiny, so a step takes little and the hooks' part is large. Processor time is that of the scheduler's
+process, the thread that writes a recording included; `check` has a process of its own besides. Linux only.
+"""
+
+import http.client
+import json
+import os
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kvconform.traces.memory import open_trace
+from kvlab.model import VOCABULARY
+from kvlab.serving.report import installed
+from kvlab.serving.servers import Server, sglang
+from kvlab.serving.session import prepared, running
+from kvspec.memory.events import Begin
+
+REQUESTS = 48
+AT_ONCE = 8
+PROMPT, ANSWER = 64, 64
+"""Tokens."""
+
+ARMS = ("off", "record", "check")
+
+
+@dataclass
+class Arm:
+    """One server, and what it took in each round."""
+
+    port: int
+    scheduler: int
+    """The number of its process."""
+    checker: int | None
+    """That of the process that checks."""
+    processor: list[float] = field(default_factory=list)
+    """Of the scheduler's process, in seconds a round."""
+    checking: list[float] = field(default_factory=list)
+    """Of the process that checks, in seconds a round."""
+    rate: list[float] = field(default_factory=list)
+    """Requests a second."""
+    first: list[float] = field(default_factory=list)
+    """The median time to the first token of a round, in milliseconds."""
+
+    def asked(self, prompts: list[list[int]]) -> None:
+        """Ask for one answer to each prompt, some at a time."""
+        before, checked = _spent(self.scheduler), _spent(self.checker)
+        began = time.monotonic()
+        with ThreadPoolExecutor(AT_ONCE) as clients:
+            firsts = list(clients.map(self._ask, prompts))
+        took = time.monotonic() - began
+        time.sleep(0.5)  # what checks is behind
+        self.processor.append(_spent(self.scheduler) - before)
+        self.checking.append(_spent(self.checker) - checked)
+        self.rate.append(len(prompts) / took)
+        self.first.append(1000 * statistics.median(firsts))
+
+    def _ask(self, prompt: list[int]) -> float:
+        """Seconds to the first token."""
+        sampling = {"max_new_tokens": ANSWER, "temperature": 0, "ignore_eos": True}
+        body = json.dumps({"input_ids": prompt, "stream": True, "sampling_params": sampling})
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        began = time.monotonic()
+        connection.request("POST", "/generate", body, {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        response.readline()
+        first = time.monotonic() - began
+        response.read()
+        connection.close()
+        return first
+
+
+def _spent(process: int | None) -> float:
+    """Processor time so far of all threads, in seconds."""
+    if process is None:
+        return 0.0
+    user, system = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+def _process(belongs: Callable[[int, str], bool]) -> int | None:
+    """The process whose number and command are those of one looked for."""
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            number, command = int(place.name), (place / "cmdline").read_bytes().decode(errors="replace")
+            if belongs(number, command):
+                return number
+    return None
+
+
+def server(page_size: int) -> Server:
+    """Overlap, room for all requests; an idle scheduler sleeps, and does not slow the others."""
+    arguments = ["sglang.launch_server", "--device", "cpu", "--attention-backend", "torch_native", "--dtype", "float32"]
+    arguments += ["--disable-cuda-graph", "--mem-fraction-static", "0.2", "--context-length", "1024"]
+    arguments += ["--max-running-requests", str(AT_ONCE), "--page-size", str(page_size), "--max-total-tokens", "4096"]
+    arguments += ["--chunked-prefill-size", "256", "--sleep-on-idle"]
+    stubs = sglang(0).environment["KVSPEC_STUBS"]
+    environment = {
+        "SGLANG_USE_CPU_ENGINE": "1",
+        "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": "rust",
+        "KVSPEC_STUBS": stubs,
+    }
+    return Server("sglang", arguments, environment)
+
+
+@contextmanager
+def started(version: str, name: str, folder: Path, page_size: int) -> Iterator[Arm]:
+    """One server, warm."""
+    python, package = installed("sglang", version, lambda text: print(text, file=sys.stderr))
+    one = server(page_size)
+    folder.mkdir()
+    environment, model = prepared(one, python, package, folder)
+    values = {"off": "", "record": f"record:{folder / 'trace.jsonl.zst'}", "check": "check"}
+    hooked = {**environment, "KVSPEC": values[name], "TMPDIR": str(folder)}
+    with running(one, python, model, folder / "server.log", hooked) as (process, port):
+        scheduler = _process(lambda number, said: "sglang::scheduler" in said and os.getpgid(number) == process.pid)
+        assert scheduler is not None, "the scheduler's process is not there"
+        arm = Arm(port, scheduler, _process(lambda _, said: "kvattach.following" in said and str(folder) in said))
+        arm.asked(prompts("warm"))
+        for kept in (arm.processor, arm.checking, arm.rate, arm.first):
+            kept.clear()
+        yield arm
+
+
+def prompts(seed: str) -> list[list[int]]:
+    """The prompts of one round."""
+    rng = random.Random(seed)
+    return [[rng.randrange(VOCABULARY) for _ in range(PROMPT)] for _ in range(REQUESTS)]
+
+
+def launches(folder: Path) -> tuple[int, int]:
+    """The forward passes, and the events, of a recording."""
+    steps = events = 0
+    for path in folder.glob("trace-*"):
+        with open_trace(path) as trace:
+            for _, event in trace:
+                events += 1
+                steps += isinstance(event, Begin) and event.at == "forward_batch_generation"
+    return steps, events
+
+
+def main(version: str, rounds: int = 10, page_size: int = 1) -> None:
+    """Measure the arms in turns, and print the median of each."""
+    with tempfile.TemporaryDirectory() as scratch:
+        with ExitStack() as servers:
+            arms = {
+                name: servers.enter_context(started(version, name, Path(scratch) / name, page_size)) for name in ARMS
+            }
+            for number in range(rounds):
+                for arm in arms.values():
+                    arm.asked(prompts(str(number)))
+        steps, events = launches(Path(scratch) / "record")
+    steps_a_round = steps / (rounds + 1)
+    print(
+        f"{rounds} rounds of {REQUESTS} requests, {steps_a_round:.0f} steps a round, {events / steps:.0f} events a step"
+    )
+    plain = arms["off"]
+    for name, arm in arms.items():
+        more = [one - other for one, other in zip(arm.processor, plain.processor, strict=True)]
+        step, over = (1e6 * statistics.median(times) / steps_a_round for times in (arm.processor, more))
+        ratio = statistics.median([one / other for one, other in zip(arm.rate, plain.rate, strict=True)])
+        first = statistics.median([one / other for one, other in zip(arm.first, plain.first, strict=True)])
+        print(
+            f"{name}: {step:.0f} us a step of processor time (+{over:.0f}), "
+            f"{statistics.median(arm.rate):.1f} requests/s ({ratio:.3f} of off), "
+            f"first token after {statistics.median(arm.first):.0f} ms ({first:.3f} of off), "
+            f"checking {1e6 * statistics.median(arm.checking) / steps_a_round:.0f} us a step"
+        )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], *(int(given) for given in sys.argv[2:]))
