@@ -4,6 +4,8 @@ A queued entry takes effect at once, so an engine's own code goes on as usual, u
 is called when the stream gets there. The entry is *complete* only when the driver lets the stream reach it, or when the
 engine waits for it. The order is that of CUDA: the entries of a stream run one after the other, an event completes with
 the entries before it on its stream, and a wait holds back later entries.
+
+How far streams get on is drawn evenly, or follows from priorities (`Priorities`); the seed of the run says which.
 """
 
 import random
@@ -34,6 +36,8 @@ class Stream:
 
     current: ClassVar["Stream"]
     all: ClassVar[list["Stream"]] = []
+    order: ClassVar["Priorities | None"] = None
+    """The order in which they get on; `None`: any."""
     _numbers: ClassVar[Iterator[int]] = count()
 
     def __init__(self, *_: object, **__: object) -> None:
@@ -67,15 +71,20 @@ class Stream:
         event.record(self)
         return event
 
-    def step(self) -> bool:
-        """Get on by one entry, if nothing holds it back."""
+    @property
+    def ready(self) -> bool:
+        """Whether there is a next entry that nothing holds back."""
         if self.done == len(self._entries):
             return False
         entry = self._entries[self.done]
-        if isinstance(entry, Point) and not entry.reached:
-            return False
-        self._take(entry)
-        return True
+        return not isinstance(entry, Point) or entry.reached
+
+    def step(self) -> bool:
+        """Get on by one entry, if nothing holds it back."""
+        ready = self.ready
+        if ready:
+            self._take(self._entries[self.done])
+        return ready
 
     def finish(self, entries: int) -> None:
         """Get on until `entries` entries are done, and whatever these wait for."""
@@ -130,6 +139,48 @@ class Event:
         return 0.0
 
 
+class Priorities:
+    """The host and the streams get on by priorities, of which some change (PCT: Burckhardt et al., ASPLOS 2010).
+
+    Of those that can get on the one of the highest priority does, by one entry, or by one turn of the host. Each
+    `SPAN` steps the priorities are drawn anew, so that no stream waits for ever. At `CHANGES` of these steps, drawn
+    too, the one whose step it would be gets the lowest priority. So if a defect shows once `CHANGES` + 1 steps of a
+    span come in a certain order, a span in which `n` get on, the host among them, shows it with a probability of at
+    least 1 / (n * SPAN ** CHANGES).
+    """
+
+    SPAN = 50
+    CHANGES = 1
+
+    def __init__(self, seed: int) -> None:
+        """The first span begins."""
+        self._rng = random.Random(f"{seed} priorities")
+        self._left = 0
+        """Steps of this span."""
+        self._changes: set[int] = set()
+        self._of: dict[Stream | None, float] = {}
+        """Stream, or `None` for the host -> its priority; a lower one than any that is drawn is negative."""
+
+    def advance(self) -> None:
+        """Let the streams get on until it is the host's turn."""
+        while True:
+            if not self._left:
+                self._left = self.SPAN
+                self._changes = set(self._rng.choices(range(self.SPAN), k=self.CHANGES))
+                self._of.clear()
+            for one in (None, *Stream.all):
+                if one not in self._of:
+                    self._of[one] = self._rng.random()
+            first = max((None, *(stream for stream in Stream.all if stream.ready)), key=self._of.__getitem__)
+            self._left -= 1
+            if self._left in self._changes:
+                self._of[first] = -float(self.SPAN - self._left)
+            elif first is None:
+                return
+            else:
+                first.step()
+
+
 class Entered:
     """Stands in for `torch.cuda.stream`: the current stream, for a while; it can be entered again."""
 
@@ -145,9 +196,13 @@ class Entered:
         Stream.current = self._before.pop()
 
 
+HUNDRED = 100
+"""So many seeds in a row draw how far streams get on evenly; for as many more it follows from priorities, and so on."""
+
+
 @contextmanager
-def stood_in(torch: Any) -> Iterator[None]:
-    """Let `torch.cuda` be this device, and pinned memory be memory, while an engine is driven."""
+def stood_in(torch: Any, seed: int = 0) -> Iterator[None]:
+    """Let `torch.cuda` be this device, and pinned memory be memory, while an engine is driven by a seed."""
 
     def set_stream(stream: Stream) -> None:
         Stream.current = stream
@@ -168,6 +223,7 @@ def stood_in(torch: Any) -> Iterator[None]:
 
     Stream.all.clear()
     Stream.current = Stream()
+    Stream.order = Priorities(seed) if seed // HUNDRED % 2 else None
     with Patches() as patches:
         for name, value in {
             "Stream": Stream,
@@ -187,6 +243,9 @@ def stood_in(torch: Any) -> Iterator[None]:
 
 
 def advance(rng: random.Random, most: int) -> None:
-    """Let the streams get on by up to `most` entries, in any order that their waits allow."""
+    """Let the streams get on: by up to `most` entries, in any order that their waits allow, or by their priorities."""
+    if Stream.order is not None:
+        Stream.order.advance()
+        return
     for _ in range(rng.randint(0, most)):
         rng.choice(Stream.all).step()

@@ -170,7 +170,7 @@ def run(
     before = module.load_tokenizer, engine.package.Engine
     module.load_tokenizer, engine.package.Engine = lambda _: _Tokenizer(), _cpu_engine(engine, tokens)
     try:
-        with stood_in(engine.torch), engine.torch.inference_mode():
+        with stood_in(engine.torch, seed), engine.torch.inference_mode():
             until_done(partial(_loop, engine, shape, rng, requests, tokens))
     finally:
         module.load_tokenizer, engine.package.Engine = before

@@ -230,15 +230,15 @@ def run(
         drawn = drawn.with_clients(random.Random(f"{seed} sessions"))
     shape = shape or drawn
     tokens = Tokens(seed, report, ends=shape.ends)
-    with standing_in(release, shape), _made(release, shape, rng, tokens, attached) as made:
+    with standing_in(release, shape, seed), _made(release, shape, rng, tokens, attached) as made:
         loop = made.event_loop_overlap if made.enable_overlap else made.event_loop_normal
         return until_done(loop, (Exception,))
 
 
 @contextmanager
-def standing_in(release: Release, shape: Shape) -> Iterator[None]:
-    """The simulated device in the place of CUDA's, and the environment of a server of that shape."""
-    with stood_in(release.torch), Patches() as patches:
+def standing_in(release: Release, shape: Shape, seed: int) -> Iterator[None]:
+    """The simulated device in the place of CUDA's, driven by a seed, and the environment of a server of that shape."""
+    with stood_in(release.torch, seed), Patches() as patches:
         for module in release.modules_with_device:
             patches.set(module, "device_module", release.torch.cuda)
         if release.relay is not None:

@@ -360,7 +360,7 @@ def run(
         HookFailed: a hook has failed.
     """
     duo = duo or Duo.drawn(random.Random(f"{seed} duo"))
-    with stood_in(release.torch), Patches() as patches:
+    with stood_in(release.torch, seed), Patches() as patches:
         for module in release.modules_with_device:
             patches.set(module, "device_module", release.torch.cuda)
         with Pair(release, duo, seed, together, report).made() as pair:

@@ -204,7 +204,7 @@ def run(
         if error:
             errors[rank] = error
 
-    with driver.standing_in(release, shape), _collectives(release, ranks), configured(release, server):
+    with driver.standing_in(release, shape, seed), _collectives(release, ranks), configured(release, server):
         apart = ranks.run(work)
     if errors:
         return next(iter(errors.values()))

@@ -260,7 +260,7 @@ class Walk:
 def run(release: Release, seed: int, attached: Attached | None = None) -> str:
     """One walk; the same seed gives the same one. The result is the error of the release that ended it, or nothing."""
     rng = random.Random(seed)
-    with stood_in(release.torch), Patches() as patches:
+    with stood_in(release.torch, seed), Patches() as patches:
         for module in release.modules_with_device:
             patches.set(module, "device_module", release.torch.cuda)
         walk = Walk(release, rng)

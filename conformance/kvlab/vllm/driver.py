@@ -256,7 +256,7 @@ def driven(work: Workload, report: Callable[[Finding], None] = ignored) -> Count
         return Drive(work, report).run()
     import torch
 
-    with stood_in(torch):
+    with stood_in(torch, work.seed):
         return Drive(work, report).run()
 
 
