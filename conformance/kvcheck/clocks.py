@@ -1,10 +1,11 @@
 """Happens-before, as vector clocks.
 
-An operation is ordered after what its stream queued earlier, after what its stream waits for, and after what its host
-had seen complete when it queued it; and after all that these are ordered after. A message joins two hosts' clocks.
+An operation is ordered after the earlier operations of its stream, after those that its stream waits for, after those
+that its host had seen complete when it queued the operation, and after everything that these are ordered after. A
+message joins two hosts' clocks.
 
 A *moment* is a stream and a number: operation `k` of a stream has read at moment `2k - 1` and is done at moment `2k`. A
-clock has of each stream the last moment that lies before.
+clock has for each stream the last moment that is ordered before.
 """
 
 from bisect import bisect_left, bisect_right
@@ -20,13 +21,13 @@ from kvspec.memory.events import Begin, End, OpId, Receive, Send, Wait
 from kvspec.memory.order import numbered
 
 HOST = "host"
-"""A host's own stream: what is done there is done at once."""
+"""The name of a host's own stream: an operation there is complete at once."""
 HOSTS = 256
-"""Hosts that a trace may have."""
+"""Limit on the hosts of a trace."""
 _END = 1 << 62
 """No position lies there: a use without an end goes up to it."""
 _REMEMBERED = 10_000
-"""Complete operations whose own end may still be reported; messages."""
+"""Limit on complete operations whose end may still be reported, and on messages."""
 
 _NUMBER, _MOMENT = attrgetter("number"), attrgetter("moment")
 
@@ -69,7 +70,7 @@ class Clocks:
         """Streams of operations that have none: free again once every host has seen the last operation there."""
 
     def _host(self, name: str | None) -> Stream:
-        """The own stream of a host. A new one comes after all that every other one comes after."""
+        """A host's own stream. That of a new host is ordered after everything that all other hosts have seen."""
         host = self.hosts.get(name)
         if host is None:
             if len(self.hosts) == HOSTS:
@@ -100,7 +101,7 @@ class Clocks:
         return name is None or name[1] <= self._latest_of.get(name[0], 0)
 
     def _stream(self, name: str, host: str | None) -> Stream:
-        """The stream of that name, as a host says it."""
+        """The stream that a host calls by this name."""
         if name == HOST:
             return self._host(host)
         stream = self.streams.get(name)
@@ -146,7 +147,7 @@ class Clocks:
         return flight
 
     def _see_host(self, stream: Stream, host: Stream) -> None:
-        """A stream comes after all that a host has seen."""
+        """Order a stream after everything that a host has seen."""
         seen = host.clock
         if stream.host is not seen:
             nothing_else = stream.clock is stream.host and len(self.hosts) == 1
@@ -154,7 +155,7 @@ class Clocks:
             stream.host = seen
 
     def _order(self, stream: Stream, earlier: Flight, part: str) -> None:
-        """Let a stream come after an operation, or after its reads."""
+        """Order a stream after an operation, or after its reads."""
         known = earlier.moment - (part == "reads")
         nothing_else = earlier.clock is stream.clock or (earlier.seen and stream.is_host and len(self.hosts) == 1)
         clock = stream.clock if nothing_else else join(stream.clock, earlier.clock)
@@ -186,7 +187,7 @@ class Clocks:
         return other.queue is not stream and other.moment > moment(stream.clock, other.queue.index)
 
     def pass_by(self, id: OpId, name: str) -> None:
-        """An operation is queued and seen complete while nothing else is in flight: `begin` and `end`, in short."""
+        """Queue an operation and see it complete while nothing else is in flight: `begin` and `end` in one call."""
         stream, (host,) = self._stream(name, None), self.hosts.values()
         self._see_host(stream, host)
         stream.last += 2
@@ -202,7 +203,7 @@ class Clocks:
             self._seen.pop((one, id), None)
 
     def sort_all(self) -> None:
-        """Sort the uses of operations in flight. It is done where one has rivals, or failed: most do neither."""
+        """Sort the uses of operations in flight. Only an operation that has rivals or failed needs it: most do not."""
         for flight in self.flying[bisect_right(self.flying, self._sorted, key=_NUMBER) :]:
             self.sort(flight)
         self._sorted = self.begun
@@ -235,7 +236,7 @@ class Clocks:
             yield users[place]
 
     def wait(self, event: Wait) -> None:
-        """Order what a stream queues from now on. To wait for what has ended, or for nothing, orders nothing."""
+        """Order all that a stream queues from now on. A wait for an ended operation, or for none, orders nothing."""
         stream = self._stream(event.stream, event.host)
         if event.id is not None and event.id in self.flights:
             self._order(stream, self.flights[event.id], event.part)
@@ -249,7 +250,7 @@ class Clocks:
                 stream.clock = clock
 
     def send(self, event: Send) -> None:
-        """A message goes out, with operations or at once."""
+        """A message is sent, after some operations or at once."""
         clock = self._host(event.host).clock
         for flight in (self.flights[id] for id in event.after if id in self.flights):
             clock = after(join(clock, flight.clock), flight.queue.index, flight.moment)
@@ -263,7 +264,10 @@ class Clocks:
         self._host_sees(host, join(host.clock, self._messages.get(event.id, START)))
 
     def end(self, event: End) -> int | None:
-        """A host has seen it, and all that is ordered before it: which event queued it, if it is in flight."""
+        """A host has seen an operation end, and all that is ordered before it.
+
+        The answer is the event that queued it, or `None` if there is none or its end was reported before.
+        """
         host, flight = self._host(event.host), self.flights.get(event.id)
         if flight is None:
             key = event.host, event.id
@@ -297,7 +301,7 @@ class Clocks:
         self.oldest = self.flying[0].number if self.flying else self.begun + 1
 
     def _forget(self, flight: Flight) -> None:
-        """Nothing can be unordered with an operation any more."""
+        """Drop an operation that every later one is ordered after."""
         oldest = self.flying[0] is flight
         del self.flying[0 if oldest else bisect_left(self.flying, flight.number, key=_NUMBER)]
         if self.flights.get(flight.event.id) is flight:

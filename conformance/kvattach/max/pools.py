@@ -1,4 +1,4 @@
-"""Hooks into MAX's pools: huge blocks that serve leaves of several sizes, references and names of their blocks.
+"""Hooks into MAX's pools: references and names of blocks in huge blocks that serve leaves of several sizes.
 
 One slab serves all leaves: a page of the pool is the largest piece of which each leaf's block is a multiple. A block is
 a run of pages.
@@ -17,11 +17,11 @@ from kvspec.memory.events import Count, Drop, EndHolder, Idle, Pool, Publish, Re
 
 HOST = "host"
 TRANSFERS = "transfers"
-"""The holder of what transfers to and from the host tier pin."""
+"""The holder of blocks that transfers to and from the host tier pin."""
 
 
 class Pools:
-    """Emits what becomes of blocks: who holds them, and under which names they are found."""
+    """Emits the changes of blocks: of their holders, and of the names under which they are found."""
 
     def __init__(self, engine: Engine, trace: Trace) -> None:
         """Install the hooks."""
@@ -31,7 +31,7 @@ class Pools:
         self._names: dict[tuple[int, str, int], bytes] = {}
         """Pool, leaf and block -> the name under which the block is found."""
         self.contents: dict[bytes, str] = {}
-        """Name -> the label of the content that its request means, but for the leaf."""
+        """Name -> the label of its content by its request's tokens, without the leaf."""
         hooks.hook(engine.cache.JengaKVCacheManager, "__init__", after=self._made)
         pool = engine.core.JengaBlockPool
         hooks.hook(pool, "alloc_block", after=self._taken)
@@ -82,7 +82,7 @@ class Pools:
     # References
 
     def _taken(self, _: None, block: Any, pool: Any, leaf: str) -> None:
-        """A block is handed out. It is found no more, nor is what another leaf had in its bytes."""
+        """A block is handed out. Its old name is dropped, and so are those of other leaves' blocks in its bytes."""
         self._gone(pool)
         self.hooks.emit(Take(self._who[-1], f"kv{self._index(pool)}", [*self.pages(leaf, [block.bid])]))
 
@@ -132,7 +132,7 @@ class Pools:
         self.hooks.emit(Publish(f"kv{index}", [*pages], self.keys(leaf, name), labels))
 
     def _named_or_found(self, _: None, twin: Any, pool: Any, name: bytes, block: Any) -> None:
-        """A block has its name now, or is given back for the one that has it."""
+        """A block gets its name, or is freed in favour of the block that has the name already."""
         if twin is not None:
             self._touched(pool, twin)
             self._freed(pool, block)
@@ -140,7 +140,7 @@ class Pools:
             self._named(None, None, pool, name, block)
 
     def _gone(self, pool: Any) -> None:
-        """Emit which names find their blocks no more."""
+        """Drop the names that no longer find their blocks."""
         index, caches = self._index(pool), pool.prefix_caches
         for (where, leaf, block), name in list(self._names.items()):
             found = caches[leaf].get(name) if where == index else None

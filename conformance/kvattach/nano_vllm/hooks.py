@@ -1,7 +1,7 @@
 """Hooks into nano-vllm: memory events of its block manager's reference counts and hashes.
 
-A block's `ref_count` becomes a property and the table of hashes a dict that emits events. So events are effects and not
-intentions: a forgotten block is a leak, and a block that is freed twice is a double free.
+A block's `ref_count` becomes a property, and the table of hashes a dict; both emit events. So events record each change
+that takes place: a block that is never freed shows as a leak, and one that is freed twice as a double free.
 """
 
 from typing import Any

@@ -1,6 +1,7 @@
 """The holders of rows of SGLang's table: a request's run, or the slot of a streaming session between two turns.
 
-All that a turn has passes to its session's slot when it ends, and from there to the next turn when that is launched.
+A turn passes its row, pages and states to its session's slot when it ends; the slot passes them to the next turn when
+that is launched.
 """
 
 from collections import Counter
@@ -22,18 +23,18 @@ class Lock:
     who: str
     node: Any
     low: int | None = None
-    """From which token on it locks the path's window pages, too; `None`: none of them."""
+    """The first token from which it also locks the path's window pages; `None`: it locks none."""
 
 
 class Stays(States):
-    """Follows the holders of rows, and all that they hold."""
+    """Follows the holders of rows, and their pages, states and locks."""
 
     def __init__(self, release: Release, trace: Trace, stream: Any, event: Any) -> None:
         """Install the hooks. `stream` and `event` are the classes that the release uses."""
         super().__init__(release, trace, stream, event)
         self._stays: dict[str, Stay] = {}
         self._stretches: Counter[str] = Counter()
-        """Request -> how often it had a row."""
+        """Request or session -> the number of its residencies so far."""
         self._rows: dict[int, Stay] = {}
         self._locked: list[Lock] = []
         for pool in release.row_pools:
@@ -75,7 +76,7 @@ class Stays(States):
         return NEW if stay is None else stay.name
 
     def _transfer(self, old: str, new: str, lock: Any) -> None:
-        """All that one has is another one's, and so is its lock, if any."""
+        """Pass everything that holder `old` has, and its lock, if any, to holder `new`."""
         self.hooks.emit(Transfer(old, new))
         for locked in self._locked:
             if locked.who == old:
@@ -95,10 +96,10 @@ class Stays(States):
             self._stays.pop(stay.rid, None)
             if self._who[-1] != stay.name:
                 self._gone(stay)
-            # Else its session closes, and gives its states back last.
+            # Otherwise its session is closing, and gives its states back last.
 
     def _row_left(self, row: int) -> Stay | None:
-        """A row is free again; whose it was, if a launch has shown it."""
+        """A row is free again. Its last residency, if a launch has shown it."""
         self.hooks.emit(Released(self._of_row(row), ROWS, [row]))
         return self._rows.pop(row, None)
 
@@ -123,7 +124,7 @@ class Stays(States):
         return None if row is None else self._rows.get(row)
 
     def _turn_ends(self, was: tuple[int | None, str], kept: bool, sessions: Any, req: Any) -> None:
-        """A turn that finishes or is retracted leaves all that it has to its session's slot."""
+        """A turn that finishes or is retracted passes everything that it has to its session's slot."""
         row, session = was
         stay = None if row is None or not kept else self._rows.get(row)
         if stay is None or not stay.rid:
@@ -140,7 +141,7 @@ class Stays(States):
         self._gone(stay)
 
     def _lent(self, slot: Stay, stay: Stay, req: Any) -> None:
-        """A turn goes on with what its session's slot has, and with the tokens of the turn before."""
+        """A turn takes over everything that its session's slot has, and goes on after the tokens of the turn before."""
         self._transfer(slot.name, stay.name, getattr(self._slot(req), "lock", None))
         self.hooks.emit(EndHolder(slot.name))
         stay.state = slot.state

@@ -1,4 +1,4 @@
-"""vLLM's block pools: what is known of each, and reference counts of blocks that emit their changes."""
+"""vLLM's block pools: the observed state of each, and reference counts of blocks that emit their changes."""
 
 from typing import Any, Protocol
 
@@ -21,7 +21,7 @@ class Books:
 
 
 class Attached(Protocol):
-    """The part of the scheduler's hooks that hears of changes."""
+    """The part of the scheduler's hooks that receives changes."""
 
     hooks: Hooks
 

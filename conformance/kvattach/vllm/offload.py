@@ -1,7 +1,7 @@
 """Hooks into vLLM's own offloading to the CPU (`simple_kv_offload`): the pool on the host, and copies on their streams.
 
 The host's pool is a `BlockPool` like the device's, and emits its events in the same way. Its pages are published when a
-store is known to be complete, under the key of the device's page and with the same promise. A copy is emitted when it
+store is known to be complete, under the key of the device's page and with the same label. A copy is emitted when it
 is queued on its stream, which a thread does some time after the request; its order follows from its stream and its
 events.
 """
@@ -26,7 +26,7 @@ WORKING = (
     "request_finished_all_groups",
     "reset",
 )
-"""Functions of the scheduler's side of the offloading; older releases lack some of them."""
+"""Functions of the offloading in the scheduler; older releases lack some of them."""
 TRANSFERS = (
     "_reqs_to_load",
     "_abandoned_reqs_to_load",
@@ -34,11 +34,11 @@ TRANSFERS = (
     "_abandoned_store_event_to_blocks",
     "_pending_finished_stores",
 )
-"""Where it keeps what is on its way."""
+"""Its attributes that hold transfers in flight."""
 
 
 class Attached(Protocol):
-    """The part of the scheduler's hooks that the offloading's use."""
+    """The part of the scheduler's hooks that the hooks of the offloading use."""
 
     hooks: Hooks
     groups: list[Group]
@@ -49,7 +49,7 @@ class Attached(Protocol):
         ...
 
     def within(self, owner: Any, name: str, who: Callable[..., str]) -> None:
-        """While a function runs, references change for the one that is named."""
+        """While a function runs, changed references belong to the holder that `who` names."""
         ...
 
 
@@ -74,11 +74,11 @@ class Side:
         raise NotImplementedError
 
     def more_pools(self) -> dict[str, Pool]:
-        """Pools besides that of the host; each of them keeps what it has."""
+        """Pools besides that of the host; each keeps its content."""
         return {}
 
     def figures(self) -> list[Count]:
-        """The engine's own figures, where the host's pool is none of blocks."""
+        """The engine's own figures, if the host's pool is not one of blocks."""
         return []
 
     def emit(self, event: Any) -> None:
@@ -130,9 +130,9 @@ class Offload(Side):
         return Pool(page_size=size, num_pages=manager.cpu_block_pool.num_gpu_blocks, first_page=0, padding=[0])
 
     def promised(self, key: Any, label: str | None, slots: int, group: Group) -> None:
-        """A page of the device is named: what is stored of it will be found by the same key.
+        """A page of the device is named: a copy of it on the host will be found by the same key.
 
-        A page that is a state is so as a whole. A name that moves to another page says what it said before.
+        A page of a state is copied as a whole. A name that moves to another page keeps its label.
         """
         if label is not None or key not in self._promised:
             self._promised[key] = label, group.page_size if group.state else slots or group.page_size
@@ -164,7 +164,7 @@ class Offload(Side):
         return max(slots, default=0)
 
     def _copies(self, sources: list[int], targets: list[int], params: Any) -> None:
-        """Pages are copied, in one direction, by an operation on the stream that it is queued on."""
+        """An operation on its stream copies pages in one direction."""
         is_store = params is self._backend._store_params
         sides = (POOL, HOST) if is_store else (HOST, POOL)
         copies = []

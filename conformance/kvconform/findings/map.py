@@ -1,4 +1,4 @@
-"""A trace as text: one event after the other, and beside each the holders of the pools' parts after it."""
+"""A trace as text: one event after the other, and beside each the holders of pages, rows and slots after it."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -13,17 +13,17 @@ from kvconform.findings.wording import counted, filled, printable
 MAP = 40
 """Columns that pages and rows may take beside the sentences."""
 NARROWEST = 24
-"""Columns that a sentence has at least."""
+"""The least number of columns for a sentence."""
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _UNLETTERED = "?"
 _FIXED = "\xa0"
-"""A blank at which no line ends."""
+"""A blank at which no line is broken."""
 _SIGNS = {"free": ".", "store": "*", "locked": "#", "withheld": "~"}
 _COLOURS = ("cyan", "magenta", "yellow", "blue", "green", "bright_red")
 
 
 class Part(NamedTuple):
-    """One part of a pool that is drawn."""
+    """A page, row or slot of a pool, as it is drawn."""
 
     pool: str
     number: str
@@ -39,7 +39,7 @@ class Part(NamedTuple):
 
 
 def show_trace(console: Console, trace: Trace, most: int) -> None:
-    """Print the last `most` events of a trace, and who has what after each."""
+    """Print the last `most` events of a trace, and the holder of each part after each."""
     shown = trace.moments[-most:]
     if not shown:
         return
@@ -58,7 +58,7 @@ def _widths(parts: Sequence[Part]) -> dict[str, int]:
 
 
 class _Map:
-    """Which parts are drawn, where, and by which letters."""
+    """The choice of the parts that are drawn, their columns, and the letters of their holders."""
 
     def __init__(self, trace: Trace, shown: list[Moment], width: int) -> None:
         self._trace, self._shown, self._width = trace, shown, width
@@ -88,7 +88,7 @@ class _Map:
         return sorted(chosen, key=lambda part: by_number(part.number))
 
     def lines(self) -> Iterator[Text]:
-        """The head, an event after the other, and what the signs mean."""
+        """The head, one event after the other, and the legend of the signs."""
         if self._pools:
             names = [f"{pool:<{self._room(pool)}}" for pool in self._pools]
             yield Text(self._row("", names, "").rstrip(), "dim")

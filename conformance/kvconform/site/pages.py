@@ -25,11 +25,11 @@ from kvspec.rules import ALL_RULES
 COMMON = ("OP-1", "CAP-1")
 """Rules of nearly every operation: their defects are not listed below each."""
 CLOSEST = 6
-"""Vectors that are named below an operation: those that exercise most of its rules."""
+"""Number of vectors named below an operation: those that exercise most of its rules."""
 OF_SGLANG_JAX = ("994",)
 """Pull requests of sglang-jax; all others are SGLang's."""
 SEEN = 12
-"""Links that are seen at once."""
+"""Number of links that are shown unfolded."""
 INTERFACE = (
     "oracle",
     "protocol",
@@ -44,7 +44,7 @@ INTERFACE = (
     "gallery.finders",
     "gallery.replaying",
 )
-"""The modules of kvconform that the reference pages show, with the ones that a rule points to."""
+"""The modules of kvconform that the reference pages show, besides those that a rule points to."""
 
 
 class Page(NamedTuple):
@@ -95,7 +95,7 @@ def grouped(pages: Iterable[Page]) -> dict[str, list[Page]]:
 
 
 def api(name: str) -> str:
-    """A link from a chapter to the code of a function, module or class, by its dotted name.
+    """A link from a chapter to the page of a function, module or class, by its dotted name.
 
     Private names have no page: their module is linked.
     """

@@ -1,4 +1,4 @@
-"""Checks one release at one level, in a process of its own; the result is kept."""
+"""Checks one release at one level in a process of its own, and keeps the result."""
 
 import importlib.util
 import re
@@ -16,7 +16,7 @@ INSTALLED = "installed"
 """Stands for the release that is installed beside kvspec."""
 
 LEFT = 600.0
-"""Seconds that a release may take beside its walks: to be imported, for the vectors, and to search for known issues."""
+"""Seconds that a release may take besides its walks: for imports, vectors, and searches for known issues."""
 
 _VERSION = re.compile(r"\d+(\.\d+)*[0-9A-Za-z.+!-]*")
 
@@ -28,10 +28,10 @@ class NotThere(Exception):
 def checked(
     level: Level, engine: str, release: str, seconds: float, seed: int, out: Path, cache: Path | None, *, again: bool
 ) -> AnyReport:
-    """The findings of one release at one level.
+    """The report of one release at one level.
 
-    Without `again` a result that is kept in `out` counts, if the release, the suite and the settings are the same. The
-    installed release has no version that the key could hold, so its result is not kept.
+    Without `again` a result in `out` is reused if the release, the suite and the settings are the same. The result of
+    the installed release is not kept, because its key would have no version.
     """
     name = shown(release)
     try:
@@ -53,7 +53,7 @@ def checked(
 
 
 def place_of(level: Level, engine: str, release: str, cache: Path | None) -> Path | None:
-    """The folder with the packages of a release; `None`: they are installed, and imported as they are.
+    """The folder with the packages of a release; `None`: the installed packages are imported.
 
     Raises:
         NotThere: it cannot be had.

@@ -6,7 +6,7 @@ from typing import Any
 from kvlab.sglang.network import SERVERS, Network
 
 ABORT = b"ABORT"
-"""How a message begins by which decode gives a request up."""
+"""The beginning of the message by which the decode server aborts a request."""
 
 
 class Again(Exception):
@@ -20,29 +20,29 @@ class Context:
         """It has room for any number of sockets."""
 
     def socket(self, _: object) -> "Push":
-        """A socket for what goes out."""
+        """A socket for outgoing messages."""
         return Push()
 
 
 class Push:
-    """One connection to the other server: what it carries arrives in its order, or is lost when it breaks."""
+    """One connection to the other server: its messages arrive in order, or are lost when it breaks."""
 
     def __init__(self) -> None:
-        """It leads nowhere yet."""
+        """It is not connected yet."""
         self._to = ""
         self._arrives = 0.0
         self._again = True
-        """Whether it is made again when it has broken."""
+        """Whether a broken connection is made again."""
         self._on_its_way: list[int] = []
         self.broken = False
 
     def setsockopt(self, name: str, value: int) -> None:
-        """Only whether it is made again matters here."""
+        """Only the option that forbids reconnecting matters here."""
         if name == "RECONNECT_IVL" and value < 0:
             self._again = False
 
     def connect(self, endpoint: str) -> None:
-        """Lead to a server, which is named by the end of its address."""
+        """Connect to a server, which the last digit of its address names."""
         self._to = SERVERS[int(endpoint.rpartition(":")[0][-1]) - 1]
 
     def get_monitor_socket(self, _: object) -> "Monitor":
@@ -70,7 +70,7 @@ class Push:
             self._on_its_way.append(number)
 
     def _cut(self, network: Network) -> None:
-        """Lose this message, and all that is on its way."""
+        """Lose this message, and all that are on their way."""
         self.broken = True
         inbox = network.inboxes.setdefault(self._to, [])
         kept = [one for one in inbox if network.faults.steady and one[2][0] == ABORT]
@@ -98,7 +98,7 @@ class Monitor:
         return []
 
     def close(self) -> None:
-        """It is no more."""
+        """Nothing is left to do."""
 
 
 class Pull:
@@ -166,13 +166,13 @@ class Answer:
 
 
 class Http:
-    """Stands in for `requests`, and for one session of it: the bootstrap server is one of prefill's."""
+    """Stands in for `requests` and for a session of it: the client of prefill's bootstrap server."""
 
     def __init__(self) -> None:
         """A session."""
 
     def mount(self, *_: object) -> None:
-        """All gets the same answer."""
+        """Every address gets the same answers."""
 
     def put(self, _: str, json: Any, **__: object) -> Answer:
         """Register a server."""
@@ -180,7 +180,7 @@ class Http:
         return Answer()
 
     def get(self, url: str, **_: object) -> Answer:
-        """Ask whether prefill is there, or for what has been registered.
+        """Ask whether prefill is alive, or for the registered server.
 
         Raises:
             ConnectionError: it does not answer.

@@ -1,4 +1,4 @@
-"""transformers' continuous batching, to be driven with hooks."""
+"""Drives transformers' continuous batching with hooks."""
 
 import importlib
 import sys
@@ -19,11 +19,11 @@ from kvlab.transformers.fixes import fix
 from kvspec.memory.events import Failed
 
 REQUESTS = 20
-"""Of one run."""
+"""Requests of one run."""
 
 
 def trial(folder: Path) -> Trial:
-    """The release in `folder`; what it depends on is installed.
+    """The release in `folder`; its dependencies are installed.
 
     Raises:
         EngineError: it holds none, or the process holds another one.

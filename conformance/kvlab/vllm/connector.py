@@ -45,7 +45,7 @@ class Connector:
         self.dice = random.Random(self.work.seed + 1)
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
-        """How many tokens behind the computed ones are there; `None`: not known yet."""
+        """How many tokens after the computed ones can be loaded; `None`: not known yet."""
         self.asked[request.request_id] = self.asked.get(request.request_id, 0) + 1
         if self.asked[request.request_id] == 1 and self.dice.random() < 0.1:
             return None, False
@@ -63,7 +63,7 @@ class Connector:
         return end - num_computed_tokens, asynchronous
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
-        """Pages are there; the load starts with this step."""
+        """The request has its pages; the load starts with this step."""
         planned = self.planned.pop(request.request_id, None)
         if planned is None or not num_external_tokens:
             return
@@ -72,13 +72,13 @@ class Connector:
         self.starting.append(load)
 
     def build_connector_meta(self, scheduler_output: Any) -> list[Load]:
-        """The loads that go out with this step."""
+        """The loads that start with this step."""
         loads, self.starting = self.starting, []
         self.under_way.update({load.request: load for load in loads if load.asynchronous})
         return loads
 
     def request_finished(self, request: Any, block_ids: Any) -> tuple[bool, None]:
-        """Whether the pages are sent away and are given back only then. An aborted request's are not."""
+        """Whether the pages are sent away, and freed only then. Those of an aborted request are not."""
         sent = "ABORT" not in str(request.status) and "ERROR" not in str(request.status)
         if sent and self.dice.random() < self.work.stores:
             self.sending.append(request.request_id)

@@ -58,7 +58,7 @@ def run(vectors: Sequence[Vector], task: Task, baseline: Baseline, factory: Fact
 
 
 def _checks(vector: Vector, outcome: Outcome, rule: str) -> bool:
-    """Whether a vector was to check a rule, or did."""
+    """Whether a vector declares a rule, or has checked it."""
     finding = outcome.finding
     broken = isinstance(finding, RuleBroken) and finding.rule.id == rule
     return rule in vector.header.rules or bool(outcome.evidence.checked[rule]) or broken
@@ -123,7 +123,7 @@ def _in_numbers(results: Results, baseline: Baseline) -> str:
 
 
 def findings_of(failed: Sequence[tuple[Vector, Outcome]], factory: Factory) -> list[Finding]:
-    """The findings of failed vectors; vectors that show the same share one, by the vector that shows it first."""
+    """The findings of failed vectors. Vectors with the same failure share one, that of the shortest run."""
     groups: dict[object, list[tuple[Vector, Outcome]]] = {}
     for vector, outcome in failed:
         if outcome.finding is not None:
@@ -165,7 +165,7 @@ def finding_of_run(vector: Vector, outcome: Outcome, factory: Factory) -> Findin
 
 
 def _carried_out(vector: Vector, failure: Failure, factory: Factory) -> list[tuple[int, Operation[Any]]]:
-    """The operations of a vector with their answers and lines, up to the one with the finding.
+    """The operations of a vector with their answers and lines, up to the one that failed.
 
     The vector runs once more for the answers; the last operation keeps the answer that failed.
     """
@@ -203,7 +203,7 @@ def _run_one(vector: Vector, factory: Factory, impl: str, folder: Path | None) -
 
 
 def _method_of(factory: Factory, operation: str) -> Place | None:
-    """Where the method of an adapter's class stands that carries out an operation; nothing of one that is no class."""
+    """The source line of the adapter's method for an operation; `None` if the adapter is no class."""
     method = getattr(factory, operation, None) if isinstance(factory, type) else None
     try:
         method = inspect.unwrap(method) if method is not None else None

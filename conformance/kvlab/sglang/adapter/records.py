@@ -1,4 +1,4 @@
-"""The older names of what SGLang's newer releases keep in a record of a request or a session's slot (`req.kv`)."""
+"""The older names of fields that newer SGLang keeps in the record of a request or a session's slot (`req.kv`)."""
 
 import dataclasses
 from typing import Any
@@ -19,7 +19,7 @@ slot."""
 
 
 def name_as_before(record: type, *owners: type) -> None:
-    """Give requests and slots the older names of what their record has."""
+    """Give requests and slots the older names of the fields of their record."""
     known = {field.name for field in dataclasses.fields(record)}
     for owner in owners:
         for name in RECORD.keys() & known:
