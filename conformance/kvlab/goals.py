@@ -70,6 +70,21 @@ def abort_answered(events: Sequence[MemoryEvent]) -> bool:
     return any(isinstance(event, Receive) and event.id.startswith("abort ack") for event in events)
 
 
+def read_in_part(events: Sequence[MemoryEvent]) -> bool:
+    """A host transfers a page into a part of another one's."""
+    return any(
+        source.start != target.start
+        for event in events
+        if isinstance(event, Begin) and event.at == "transfer"
+        for source, target in event.copies
+    )
+
+
+def started_again(events: Sequence[MemoryEvent]) -> bool:
+    """A server that has died is there again, under another name."""
+    return any(event.host is not None and event.host.endswith(".2") for event in events)
+
+
 def _remote(event: MemoryEvent) -> bool:
     if not isinstance(event, Begin) or event.host is None:
         return False
@@ -90,3 +105,9 @@ PAIRED: Mapping[str, Goal] = {
 """Those of one whose prefill and decode are two servers, besides."""
 SPECULATIVE: Mapping[str, Goal] = {**OVERLAPPED, "drafts are written": drafted}
 """Those of one that decodes speculatively, besides."""
+SERVED: Mapping[str, Goal] = {
+    **SPECULATIVE,
+    "a page is read into a part of another one": read_in_part,
+    "a server is started again": started_again,
+}
+"""Those of one that is driven as two servers with blocks of two lengths, besides."""

@@ -1,6 +1,7 @@
 """The traces of several hosts that are driven in one process, as one trace in the order in which things happen."""
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from kvattach.hooks import Trace
 from kvconform.traces.hosts import HOST, Names
@@ -10,22 +11,25 @@ from kvspec.memory.events import MemoryEvent, Pool, Wait
 class Together:
     """Makes one trace of those of several hosts, with the names that `kvspec merge` gives them."""
 
-    def __init__(self, trace: Trace, hosts: Sequence[str]) -> None:
-        """The header is written when all `hosts` have one."""
-        self._trace, self._waiting = trace, set(hosts)
+    def __init__(self, trace: Trace, hosts: Sequence[str], later: Mapping[str, str] = MappingProxyType({})) -> None:
+        """The header is written when all `hosts` have one. Each of `later` has the memory of another."""
+        self._trace, self._waiting, self._later = trace, set(hosts), later
         self._pools: dict[str, Pool] = {}
-        self._names = {host: Names(host, hosts, self._pools) for host in hosts}
+        self._names = {host: Names(host, [*hosts, *later], self._pools) for host in (*hosts, *later)}
 
     def header(self, producer: str, pools: Mapping[str, Pool], host: str | None = None) -> None:
         """One host's memory was made."""
         assert host is not None
-        names = self._names[host]
-        names.own.update({name: names.named(name) for name in pools})
-        self._pools.update({names.named(name): pool for name, pool in pools.items()})
+        if host in self._later:
+            return
+        for one in (host, *(one for one, first in self._later.items() if first == host)):
+            names = self._names[one]
+            names.own.update({name: names.named(name) for name in pools})
+            self._pools.update({names.named(name): pool for name, pool in pools.items()})
         self._waiting.remove(host)
         if not self._waiting:
             self._trace.header(producer, self._pools)
-            for one in self._names:
+            for one in [one for one in self._names if one not in self._later]:
                 self._trace.emit(Wait(HOST, on=HOST, host=one))
 
     def of(self, host: str) -> "One":

@@ -14,10 +14,27 @@ from kvattach.hooks import Hooks
 from kvattach.vllm.nixl import PACKAGE, Nixl
 from kvattach.vllm.residency import Group, Run
 from kvcheck import Checker
+from kvlab.goals import Goal, read_in_part, started_again
 from kvlab.hosts import Together
-from kvlab.vllm.nixl import LATENCY, Network
+from kvlab.vllm.network import LATENCY, Network, Posted
+from kvlab.vllm.nixl import Socket
+from kvlab.vllm.servers import Reaching
 from kvlab.vllm.workload import Workload, servers_workload
-from kvspec.memory.events import Begin, End, EndHolder, Event, Map, Pool, Receive, Release, Send, Take, Transfer
+from kvspec.memory.events import (
+    Begin,
+    End,
+    EndHolder,
+    Event,
+    Map,
+    MemoryEvent,
+    Pool,
+    Receive,
+    Release,
+    Send,
+    Take,
+    Transfer,
+    Use,
+)
 from tests.kvlab.test_vllm import release
 
 FULL = Group(0, 4, 0, False, 4)
@@ -202,8 +219,6 @@ class Two:
 
 
 def _written() -> Any:
-    from kvspec.memory.events import Use
-
     return Use("p1.1/0", stop=6)
 
 
@@ -280,6 +295,70 @@ def test_blocks_of_half_the_length_are_read_into_the_parts_of_a_page_which_are_c
     assert [use.pages for pair in converted.copies for use in pair] == [[3], [3]]
     assert [(use.pages, use.start, use.stop) for use in converted.writes] == [([4], 0, 8)]
     assert two.trace.found == []
+
+
+def test_a_server_that_dies_takes_its_messages_and_transfers_along_and_others_with_its_memory_fail() -> None:
+    network = Network(Workload())
+    network.schedulers |= {"prefill": None, "decode": None}
+    network.send("prefill", "decode", b"sent", 0.0)
+    network.send("prefill", "decode", b"not sent yet", 5.0)
+    network.send("decode", "prefill", b"for nobody", 0.0)
+    network.transfers[1] = Posted("decode", "prefill", b"", ends=9.0)
+    network.now = 1.0
+    network.dies("prefill")
+    network.now = 100.0
+    assert network.arrived("decode") == {"prefill": [b"sent"]} and not network.arrived("prefill")
+    assert network.transfers[1].ends == 1.0 and network.transfers[1].fails is not None
+    assert network.life("prefill") == "prefill.2" and not network.answers("prefill") and network.answers("prefill.2")
+    with pytest.raises(RuntimeError, match="no connection"):
+        Socket(0).recv_multipart()
+
+
+def test_a_host_that_begins_later_has_the_memory_of_the_one_before_it() -> None:
+    trace = Kept()
+    together = Together(trace, ["prefill", "decode"], {"decode.2": "decode"})
+    for host in ("prefill", "decode", "decode.2"):
+        together.of(host).header("vllm", {"kv": Pool(page_size=4, num_pages=20)})
+        if host == "decode":
+            together.of("decode").emit(Take("r1", "kv", [3]))
+    together.of("decode.2").emit(Take("r1", "kv", [3]))
+    assert [event.pool for event in trace.events if isinstance(event, Take)] == ["decode/kv", "decode.2/kv"]
+    assert trace.found == []
+
+
+def test_memory_is_that_of_the_server_that_was_reached_whatever_it_is_called() -> None:
+    network, trace = Network(Workload()), Kept()
+    together = Together(trace, ["prefill", "decode"], {"prefill.2": "prefill"})
+    for host in ("prefill", "decode"):
+        together.of(host).header("vllm", {"kv": Pool(page_size=4, num_pages=20)})
+    reaching, network.reached = Reaching(together.of("decode"), network), "prefill.2"
+    there = Use(None, "prefill/kv", [1], holder="prefill/lease r1")
+    reaching.emit(Begin("r", copies=[(there, Use(None, "kv", [2]))], at="transfer"))
+    network.reached = "prefill"
+    reaching.emit(End("r", unwritten=[Use(None, "prefill/kv", [1])]))
+    begun, end = trace.events[-2:]
+    assert isinstance(begun, Begin) and isinstance(end, End)
+    source, target = begun.copies[0]
+    assert (source.pool, source.holder, target.pool) == ("prefill.2/kv", "prefill.2/lease r1", "decode/kv")
+    assert end.unwritten[0].pool == "prefill.2/kv"
+
+
+TOLD: list[tuple[Goal, list[MemoryEvent], list[MemoryEvent]]] = [
+    (
+        read_in_part,
+        [Begin("r", copies=[(Use(None, "prefill/kv", [1], 0, 4), Use(None, "decode/kv", [2], 4, 8))], at="transfer")],
+        [Begin("r", copies=[(Use(None, "prefill/kv", [1], 0, 4), Use(None, "decode/kv", [2], 0, 4))], at="transfer")],
+    ),
+    (started_again, [Take("r", "kv", [1], host="decode.2")], [Take("r", "kv", [1], host="decode")]),
+]
+
+
+@pytest.mark.parametrize(("goal", "events", "close"), TOLD)
+def test_a_goal_of_two_servers_is_reached_by_an_event_and_not_by_one_that_comes_close(
+    goal: Goal, events: list[MemoryEvent], close: list[MemoryEvent]
+) -> None:
+    assert goal(events)
+    assert not goal(close)
 
 
 def test_of_two_servers_that_which_posts_transfers_has_the_longer_blocks() -> None:
@@ -365,7 +444,7 @@ from kvattach.patches import Patches
 from kvlab.vllm.faults_nixl import pull_defects
 from kvlab.vllm.issues import FIXES
 from kvlab.vllm.servers import driven
-from kvlab.vllm.nixl import LATENCY, Network
+from kvlab.vllm.network import LATENCY, Network
 from kvlab.vllm.workload import Workload, servers_workload
 from kvspec.memory.events import Begin
 

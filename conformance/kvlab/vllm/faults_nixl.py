@@ -4,7 +4,7 @@ from kvlab.injection import Defect
 
 
 def pull_defects() -> list[Defect]:
-    """Thirteen of them, for 0.33.0."""
+    """Fourteen of them, for 0.33.0."""
     from vllm.distributed.kv_transfer.kv_connector.v1.nixl.base_worker import NixlBaseConnectorWorker
     from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_scheduler import NixlPullConnectorScheduler
     from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_worker import NixlPullConnectorWorker
@@ -67,6 +67,11 @@ def pull_defects() -> list[Defect]:
             "heartbeat ignored",
             "a lease ends while its request waits at decode",
             ((NixlBaseConnectorWorker, "_handle_heartbeat", "max(old, new_expiry)", "old"),),
+        ),
+        Defect(
+            "failed handshake forgotten",
+            "a request waits for a server that does not answer, and is told nothing",
+            ((NixlBaseConnectorWorker, "_background_nixl_handshake", "self._failed_recv_reqs.put(req_id)", "pass"),),
         ),
         Defect(
             "other lease ended",

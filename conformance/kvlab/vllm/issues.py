@@ -20,7 +20,7 @@ from kvlab.vllm import kv_events
 from kvlab.vllm.driver import EngineGaveUp, StuckError
 from kvlab.vllm.faults import names_without_content
 from kvlab.vllm.fixes_nixl import fix_pairing
-from kvlab.vllm.nixl import KINDS
+from kvlab.vllm.network import KINDS
 from kvlab.vllm.offloading import attached, lacking, prepared
 from kvlab.vllm.servers import driven
 from kvlab.vllm.workload import Workload, offloading_workload, random_workload, servers_workload

@@ -5,106 +5,23 @@ library's agent, the socket of a handshake, the thread that makes handshakes, an
 """
 
 import importlib
-import random
 import re
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 
-from kvattach.vllm.nixl import HEARTBEAT, PACKAGE
+from kvattach.vllm.nixl import PACKAGE
 from kvlab.device import Point, Stream
+from kvlab.vllm.network import SERVERS, SKEW, Network, Posted
 from kvlab.vllm.workload import Workload
 
-KINDS = ("pull", "push")
-"""The engine's connectors: decode reads what prefill has kept, or prefill writes what decode has registered."""
-SERVERS = ("prefill", "decode")
-"""The two hosts; a server's port is its place here, and its clock begins that many hours later."""
 CLOCKED = ("base_scheduler", "base_worker", "push_worker", "pull_scheduler", "push_scheduler", "pull_worker")
 """The connector's modules that look at the clock."""
-SKEW = 3600.0
-"""Seconds between the clocks of the servers, which count from different moments."""
-LATENCY, LATE = 2.0, 90.0
-"""Seconds that a message and a transfer take at most, where nothing is wrong, and if it is late."""
-
-
-@dataclass
-class Posted:
-    """One transfer, from its making to its release."""
-
-    sender: str
-    to: str
-    message: bytes
-    ends: float = 0.0
-    """The moment at which nothing of it is under way any more."""
-    fails: float | None = None
-    """The moment from which it counts as failed."""
-
-
-@dataclass
-class Network:
-    """The transfers and messages between the servers. Seconds are the network's own."""
-
-    current: ClassVar["Network"]
-
-    work: Workload
-    now: float = 0.0
-    here: str = ""
-    """The server at work."""
-    schedulers: dict[str, Any] = field(default_factory=dict)
-    """The scheduler's side of each server's connector."""
-    transfers: dict[int, Posted] = field(default_factory=dict)
-    _dice: random.Random = field(init=False)
-    _messages: list[tuple[float, str, str, bytes]] = field(default_factory=list)
-    """When it arrives, for which agent, from which, and what it says."""
-    _numbers: int = 0
-
-    def __post_init__(self) -> None:
-        self._dice = random.Random(self.work.seed + 4)
-        Network.current = self
-
-    @property
-    def clock(self) -> float:
-        """Seconds on the clock of the server at work."""
-        return self.now + SKEW * (1 + SERVERS.index(self.here))
-
-    def takes(self, *, steady: bool = True) -> float:
-        """Seconds that something takes; `steady`: it is one of those that may be in time whatever else is late."""
-        late = self._dice.random() < self.work.late and not (steady and self.work.steady)
-        return self._dice.random() * (LATE if late else LATENCY)
-
-    def share(self) -> float:
-        """A part of something."""
-        return self._dice.random()
-
-    def fails(self) -> bool:
-        """Whether something fails."""
-        return self._dice.random() < self.work.failing
-
-    def number(self) -> int:
-        """A handle."""
-        self._numbers += 1
-        return self._numbers
-
-    def send(self, sender: str, to: str, message: bytes, at: float) -> None:
-        """A notification goes out at a moment: it arrives, or does not, or twice."""
-        steady = message.startswith(HEARTBEAT)
-        lost = self._dice.random() < self.work.lost and not (steady and self.work.steady)
-        times = 0 if lost else 1 + (self._dice.random() < self.work.doubled)
-        self._messages += [(at + self.takes(steady=steady), to, sender, message) for _ in range(times)]
-
-    def arrived(self, agent: str) -> dict[str, list[bytes]]:
-        """The notifications that an agent has got since the last time, by their senders."""
-        got: dict[str, list[bytes]] = {}
-        for message in sorted(one for one in self._messages if one[0] <= self.now and one[1] == agent):
-            self._messages.remove(message)
-            got.setdefault(message[2], []).append(message[3])
-        return got
 
 
 class Agent:
@@ -112,7 +29,7 @@ class Agent:
 
     def __init__(self, name: str, _: object) -> None:
         """Whatever name the engine gives it, it has that of its server."""
-        self.name = Network.current.here
+        self.name = Network.current.life(Network.current.here)
 
     def get_reg_descs(self, descriptions: Any, _: str) -> Any:
         """They are what they are."""
@@ -136,8 +53,8 @@ class Agent:
         """Nothing is kept of it."""
 
     def check_remote_metadata(self, name: str) -> bool:
-        """They are never lost."""
-        return True
+        """They are lost when its server dies."""
+        return Network.current.answers(name)
 
     def prep_xfer_dlist(self, agent: str, descriptions: Any, **_: object) -> str:
         """A list of descriptions stands for the agent whose memory they describe."""
@@ -162,9 +79,10 @@ class Agent:
             RuntimeError: it cannot be posted.
         """
         network = Network.current
-        if network.fails():
-            raise RuntimeError("played: not posted")
         posted, takes = network.transfers[handle], network.takes()
+        network.reached = posted.to
+        if network.fails() or not network.answers(posted.to):
+            raise RuntimeError("played: not posted")
         posted.ends = network.now + takes
         if network.fails():
             posted.fails = network.now + network.share() * takes
@@ -194,8 +112,25 @@ class Agent:
         del Network.current.transfers[handle]
 
     def send_notif(self, agent: str, notif_msg: bytes) -> None:
-        """A notification without a transfer."""
-        Network.current.send(self.name, agent, notif_msg, Network.current.now)
+        """A notification without a transfer.
+
+        Raises:
+            RuntimeError: the other server is not there.
+        """
+        network = Network.current
+        if network.answers(agent):
+            network.send(self.name, agent, notif_msg, network.now)
+        elif network.share() < 0.5:
+            raise RuntimeError("played: no connection")
+
+    def dies(self) -> None:
+        """Its server dies, and with it all that it has posted."""
+        network = Network.current
+        for handle in [number for number, posted in network.transfers.items() if posted.sender == self.name]:
+            self.check_xfer_state(handle)
+            posted = network.transfers[handle]
+            posted.ends = min(posted.ends, network.now)
+            self.release_xfer_handle(handle)
 
     def get_new_notifs(self) -> dict[str, list[bytes]]:
         """The notifications that have arrived."""
@@ -218,8 +153,14 @@ class Socket:
         self._asked = pipeline, tensor
 
     def recv_multipart(self) -> list[bytes]:
-        """The description, and the time on the other server's clock."""
+        """The description, and the time on the other server's clock.
+
+        Raises:
+            RuntimeError: the other server is not there.
+        """
         network = Network.current
+        if self._server not in network.schedulers:
+            raise RuntimeError("played: no connection")
         clock = network.now + SKEW * (1 + SERVERS.index(self._server))
         return [network.schedulers[self._server]._handshake_data[self._asked], msgspec.msgpack.encode(clock)]
 
@@ -325,7 +266,7 @@ def prepared() -> str:
 
 def configured(work: Workload, transfer: Any) -> Any:
     """The configuration of a server's connector."""
-    transfer.engine_id = work.server
+    transfer.engine_id = Network.current.life(work.server) if work.renamed else work.server
     transfer.is_kv_producer, transfer.is_kv_consumer = work.server == "prefill", work.server == "decode"
     transfer.kv_role = "kv_producer" if transfer.is_kv_producer else "kv_consumer"
     transfer.kv_buffer_device = "cuda"
@@ -367,6 +308,10 @@ class Worker:
         self._connector.register_kv_caches(dict.fromkeys(layers, memory))
         described = {(0, 0): self._connector.get_handshake_metadata()}
         scheduler.connector.set_xfer_handshake_metadata_pp_aware(described)
+
+    def dies(self) -> None:
+        """Its process dies."""
+        self._connector.connector_worker.nixl_wrapper.dies()
 
     def get_on(self) -> None:
         """Its threads do a part of their work: a handshake, and a round of the one that writes."""

@@ -18,6 +18,7 @@ from kvattach.hooks import Hooks, Trace
 from kvattach.vllm.launches import STREAM
 from kvlab.device import Event, Point, Stream, advance
 from kvlab.vllm import kv_offloading, nixl
+from kvlab.vllm.network import KINDS
 from kvlab.vllm.release import prepare
 from kvlab.vllm.workload import POLICIES, Workload
 
@@ -92,7 +93,7 @@ def prepared(folder: Path | None) -> str:
 
 def lacking(work: Workload, without: str) -> str:
     """Why a workload's offloading cannot be driven; `without` is why that of `simple_kv_offload` cannot."""
-    if work.connector in nixl.KINDS:
+    if work.connector in KINDS:
         return nixl.prepared()
     if work.offload in POLICIES:
         return kv_offloading.prepared()

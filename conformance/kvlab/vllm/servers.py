@@ -14,18 +14,49 @@ from kvattach.hooks import Hooks
 from kvattach.vllm.nixl import PACKAGE, over
 from kvcheck import Finding
 from kvlab.device import Stream, stood_in
-from kvlab.hosts import Together
+from kvlab.hosts import One, Together
 from kvlab.tokens import ignored
 from kvlab.traffic import last_ones
 from kvlab.vllm.driver import DRAIN, Drive, StuckError
 from kvlab.vllm.driver import driven as driven_alone
 from kvlab.vllm.engine import configured, make_request
-from kvlab.vllm.nixl import KINDS, SERVERS, Network, Worker
+from kvlab.vllm.network import KINDS, SERVERS, Network, named
+from kvlab.vllm.nixl import Worker
 from kvlab.vllm.workload import Workload
-from kvspec.memory.events import Receive
+from kvspec.memory.events import Begin, End, MemoryEvent, OpId, Receive, Use
 
 TICK = 1.5
 """Seconds of the network's time between two turns of servers, at most."""
+DOWN = 60.0
+"""Seconds until a server that has died is started again, at most."""
+LATER = {named(server, 2): server for server in SERVERS}
+"""The second life of each server."""
+
+
+class Reaching:
+    """The trace of a server that knows another one by a name that outlives it: memory is that which was reached."""
+
+    def __init__(self, trace: One, network: Network) -> None:
+        self._trace, self._network = trace, network
+        self._reached: dict[OpId, str] = {}
+        self.header = trace.header
+
+    def emit(self, event: MemoryEvent) -> None:
+        """One event."""
+        if isinstance(event, Begin) and event.at == "transfer":
+            self._reached[event.id] = self._network.reached
+            _rename([use for pair in event.copies for use in pair], self._network.reached)
+        elif isinstance(event, End) and event.id in self._reached:
+            _rename(event.unwritten, self._reached.pop(event.id))
+        self._trace.emit(event)
+
+
+def _rename(uses: list[Use], life: str) -> None:
+    """Let uses of a server's memory be of that which it had in one of its lives."""
+    server = life.partition(".")[0]
+    for use in uses:
+        use.pool = use.pool and use.pool.replace(f"{server}/", f"{life}/")
+        use.holder = use.holder and use.holder.replace(f"{server}/", f"{life}/")
 
 
 @dataclass
@@ -86,6 +117,11 @@ class Server(Drive):
     def _standing(self, left: dict[str, Any]) -> str:
         return "each finished" if all(one.is_finished() for one in left.values()) else super()._standing(left)
 
+    def dies(self) -> None:
+        """Its process dies."""
+        with self.at_work():
+            self._worker.dies()
+
     @property
     def done(self) -> bool:
         """Whether it has nothing to do."""
@@ -102,15 +138,24 @@ class Pair:
 
     def __init__(self, work: Workload, together: Together, report: Callable[[Finding], None] = ignored) -> None:
         self.work, self.network = work, Network(work)
+        self._together, self._report = together, report
         self._dice = random.Random(work.seed + 5)
+        self._deaths = {server: self._dice.randrange(1, work.requests) for server in work.restarts}
+        """Server -> after how many requests it dies."""
+        self._births: dict[str, float] = {}
+        """Servers that have died, and when they are started again."""
+        self._happened = Counter[str]()
+        """Launches and preemptions of servers that have died, counted, and deaths."""
         self._arrived = 0
         self._both: set[str] = set()
         """Requests that the router brought to both at once."""
         self._routed: list[tuple[float, str, list[int], Any]] = []
         """Requests on their way to decode, and when they are there."""
-        self.servers = [
-            Server(work.of(server), report, network=self.network, trace=together.of(server)) for server in SERVERS
-        ]
+        self.servers = [self._started(server) for server in SERVERS]
+
+    def _started(self, server: str) -> Server:
+        trace = Reaching(self._together.of(self.network.life(server)), self.network)
+        return Server(self.work.of(server), self._report, network=self.network, trace=trace)
 
     def run(self, steps: int = 5000) -> Counter[str]:
         """Run to the end.
@@ -128,8 +173,8 @@ class Pair:
                 self._calm_down()
             self._turn()
             done += 1
-            if calm and not self._routed and all(server.done for server in self.servers):
-                return sum((server.happened for server in self.servers), Counter(drained=1))
+            if calm and not (self._routed or self._births) and all(server.done for server in self.servers):
+                return sum((server.happened for server in self.servers), self._happened + Counter(drained=1))
         standing = [
             f"{one.work.server}: {one._standing(one.scheduler.requests)}" for one in self.servers if not one.done
         ]
@@ -144,8 +189,11 @@ class Pair:
 
     def _turn(self) -> None:
         self.network.now += self._dice.random() * TICK
+        self._restart()
         prefill, decode = self.servers
         server = self._dice.choice(self.servers)
+        if server.work.server in self._births:
+            return
         with server.at_work():
             if server is prefill and self._arrived < self.work.requests and self._dice.random() < 0.5:
                 self._arrive(prefill)
@@ -161,6 +209,21 @@ class Pair:
                 # A router that gets no parameters lets decode compute all of it.
                 self._route(name, msgspec.json.decode(msgspec.json.encode(params)))
         prefill.ended.clear()
+
+    def _restart(self) -> None:
+        """A server dies, or is there again. Its requests are lost, and those that come while it is not there."""
+        for place, server in enumerate(SERVERS):
+            if self._deaths.get(server, self._arrived + 1) <= self._arrived:
+                del self._deaths[server]
+                self.servers[place].dies()
+                self.network.dies(server)
+                self._births[server] = self.network.now + self._dice.random() * DOWN
+                self._happened += self.servers[place].happened + Counter(deaths=1)
+            elif self._births.get(server, self.network.now + 1) <= self.network.now:
+                del self._births[server]
+                self.servers[place] = self._started(server)
+        if "decode" in self._births:
+            self._routed = [one for one in self._routed if one[0] > self.network.now]
 
     def _route(self, name: str, params: dict[str, Any] | None) -> None:
         """Bring a request to decode, under the name that it has there: a server puts an ending of its own behind it."""
@@ -210,6 +273,6 @@ def driven(work: Workload, hooks: Hooks, report: Callable[[Finding], None] = ign
     hooks.detach()
     try:
         with stood_in(torch):
-            return Pair(work, Together(hooks.trace, SERVERS), report).run()
+            return Pair(work, Together(hooks.trace, SERVERS, LATER), report).run()
     finally:
         hooks.attach()

@@ -41,6 +41,10 @@ class Workload:
     """Which of the two servers it is: `prefill` or `decode`."""
     ratio: int = 1
     """How many blocks of the other server one has of the server that posts transfers."""
+    restarts: tuple[str, ...] = ()
+    """The servers that die once, whatever they are at, and are started again."""
+    renamed: bool = True
+    """Whether a server is another engine then, as without an `engine_id` that is configured."""
     offload: str = ""
     """vLLM's own offloading, in the place of a connector: how `simple_kv_offload` stores (`eager`, `lazy`), how
     `kv_offload` evicts (`lru`, `arc`), or `` for none."""
@@ -246,8 +250,17 @@ def servers_workload(seed: int, known: bool = True) -> Workload:
         steady=not known,
         reset=0.0,
         sessions=0.0,
+        restarts=_restarts(seed, connector),
     )
     if connector == "push" or len(groups) > 1 or groups[0][0] == "window" or dice.random() < 0.5:
         return work
     # The engine does not wait until an aborted request is converted.
     return replace(work, ratio=dice.choice((2, 3)), abort=work.abort if known else 0.0)
+
+
+def _restarts(seed: int, connector: str) -> tuple[str, ...]:
+    """The servers that die, in three workloads of ten. Decode waits for ever for what a dead prefill would push."""
+    dice = random.Random(f"{seed} restarts")
+    if dice.random() < 0.7:
+        return ()
+    return ("decode",) if connector == "push" else dice.choice((("prefill",), ("decode",), ("prefill", "decode")))
