@@ -146,10 +146,9 @@ def _raised_at(error: BaseException) -> tuple[str, str]:
 
 
 def chained(label: str, tokens: object) -> str:
-    """The label of the content that ends with `tokens` and has `label` before it. It shows no token."""
-    return f"{hash((label_number(label), tokens)) & 0xFFFF_FFFF_FFFF_FFFF:x}"
+    """The label of the content that ends with `tokens` and has `label` before it. It shows no token.
 
-
-def label_number(label: str) -> int:
-    """The number in a label that `chained` made; 0 for the empty one, which is before everything."""
-    return int(label, 16) if label else 0
+    Behind `~` is the mark of the tenant or weights that the content belongs to (`kvattach.residency.foreign`).
+    """
+    number, mark, whose = label.partition("~")
+    return f"{hash((int(number, 16) if number else 0, tokens)) & 0xFFFF_FFFF_FFFF_FFFF:x}{mark}{whose}"

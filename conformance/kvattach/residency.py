@@ -13,9 +13,9 @@ class Run:
     it is still to be sampled, has a label of its own; it is learnt later what it is.
     """
 
-    def __init__(self, name: str, page_size: int) -> None:
-        """Nothing is known of it yet."""
-        self.name = name
+    def __init__(self, name: str, page_size: int, whose: str = "") -> None:
+        """Nothing is known of it yet. `whose` is the label before the first token (`foreign`)."""
+        self.name, self.whose = name, whose
         self._size = page_size
         self._labels: list[str] = []
 
@@ -30,6 +30,14 @@ class Run:
         learnt = []
         for index in range(len(self._labels), len(tokens) // self._size):
             page = tuple(tokens[index * self._size : (index + 1) * self._size])
-            self._labels.append(chained(self._labels[-1] if self._labels else "", page))
+            self._labels.append(chained(self._labels[-1] if self._labels else self.whose, page))
             learnt.append(Unify(f"{self.name}#{index}", self._labels[-1]))
         return learnt
+
+
+def foreign(*parts: str | None) -> str:
+    """The first label: for which adapter's weights and for whom the content is, and not how a key names these."""
+    if not any(parts):
+        return ""
+    label = chained("", parts)
+    return f"{label}~{label[:4]}"

@@ -91,7 +91,7 @@ class Tokens:
         longest: int = 1 << 29,
     ) -> None:
         """`ends`: how often a token is the end token; `size`: tokens of the vocabulary; `longest`: of a context."""
-        self._seed, self._report, self._ends, self._size = seed, report, ends, size
+        self.seed, self._report, self._ends, self._size = seed, report, ends, size
         self._longest = longest
         self._requests: dict[str, _Request] = {}
         self._owners: dict[int, tuple[str, int]] = {}
@@ -141,7 +141,7 @@ class Tokens:
         return token
 
     def _hash(self, *what: object) -> int:
-        return int.from_bytes(blake2b(repr((self._seed, *what)).encode(), digest_size=8).digest())
+        return int.from_bytes(blake2b(repr((self.seed, *what)).encode(), digest_size=8).digest())
 
     # Launches and answers
 

@@ -159,7 +159,7 @@ class Trace(CheckedTrace):
 def test_sglang_announces_pages_by_their_content() -> None:
     trace, cache, release = Trace(), Cache(), SimpleNamespace(unified=True, cache_class=Cache)
     hooks = Hooks(trace)
-    routers = SglangRouters(release, hooks, lambda: cache)  # type: ignore[arg-type]
+    routers = SglangRouters(release, hooks, lambda: cache, lambda: "")  # type: ignore[arg-type]
     routers.start({KV: None, HOST: None})
 
     def take(*events: Any) -> list[Any]:

@@ -8,6 +8,7 @@ import pytest
 np = pytest.importorskip("numpy")
 
 from kvattach.hooks import chained  # noqa: E402
+from kvattach.residency import foreign  # noqa: E402
 from kvattach.sglang.view import KV, STATES, WINDOW, OpaqueTree, tree_of  # noqa: E402
 
 SIZE = 2
@@ -79,6 +80,8 @@ def test_only_what_has_a_window_or_a_state_has_their_pages(tree: OpaqueTree) -> 
 
 def test_an_insert_names_each_page_by_all_tokens_before_its_end(tree: OpaqueTree) -> None:
     class Key(list[int]):
+        extra_key = None
+
         @property
         def token_ids(self) -> list[int]:
             return [*self, 99]
@@ -88,6 +91,10 @@ def test_an_insert_names_each_page_by_all_tokens_before_its_end(tree: OpaqueTree
     name = chained("", (1, 2))
     assert tree.labels(first) == [name, chained(name, (3, 4))]
     assert tree.labels(second) == [chained(chained(name, (3, 4)), (5, 6))]
+    tree.whose[None, None] = mine = foreign("an adapter", "a key", None)
+    tree.inserted(9, Key([1, 2, 3, 4, 5, 6]))
+    assert tree.labels(first)[0] == chained(mine, (1, 2)) != name
+    assert mine.partition("~")[2] == tree.labels(second)[0].partition("~")[2] != ""
 
 
 def test_the_books_tell_what_is_not_locked(tree: OpaqueTree) -> None:

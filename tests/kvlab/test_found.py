@@ -17,7 +17,7 @@ from kvlab.max.driver import Shape as MaxShape
 from kvlab.mini_sglang.driver import Shape as MiniShape
 from kvlab.mini_sglang.fixes import FIXES
 from kvlab.pages import ENGINES, page_of
-from kvlab.sglang import fixes, fixes_pairs, fixes_sessions
+from kvlab.sglang import fixes, fixes_keys, fixes_pairs, fixes_sessions
 from kvlab.sglang.driver import Shape
 from kvlab.sglang_jax.driver import Shape as JaxShape
 from kvlab.tokens import CODES as SENTENCES
@@ -110,7 +110,9 @@ def test_an_issue_names_rules_codes_and_options_that_exist(engine: str, issue: I
 
 def test_a_fix_is_one_of_the_engines_and_each_fix_is_of_an_issue() -> None:
     named = {engine: {issue.fix for issue in issues_of(engine).issues} - {""} for engine in ENGINES}
-    assert named["sglang"] == {fix.__name__ for fix in (*fixes.FIXES, *fixes_sessions.FIXES, *fixes_pairs.FIXES)}
+    assert named["sglang"] == {
+        fix.__name__ for fix in (*fixes.FIXES, *fixes_keys.FIXES, *fixes_sessions.FIXES, *fixes_pairs.FIXES)
+    }
     assert named["mini-sglang"] == FIXES.keys()
     assert named["transformers"] == {transformers_fix.__name__}
     assert named["lmcache"] == lmcache_fixes.FIXES.keys()

@@ -12,12 +12,13 @@ from typing import Any
 from kvattach.buffers import BUFFERS
 from kvattach.hooks import Trace
 from kvattach.sglang.buffers import Relay
+from kvattach.sglang.origins import Origins
 from kvattach.sglang.release import Release
 from kvattach.sglang.residency import Lock
 from kvattach.sglang.routers import Routers
 from kvattach.sglang.rows import Rows
 from kvattach.sglang.states import Kept
-from kvattach.sglang.view import HOST, KV, METADATA, NEW, ROWS, STATES, TREE, WINDOW, Ids, Span, Stay, tree_of
+from kvattach.sglang.view import HOST, KV, METADATA, NEW, ROWS, STATES, TREE, WINDOW, Ids, Span, Stay, space, tree_of
 from kvspec.memory.events import (
     Count,
     Drop,
@@ -58,7 +59,10 @@ class Attached(Rows):
         self._launched = 0
         self._relay = None if release.relay is None else Relay(release, self.hooks, self._streams)
         """Buffers of launches; `None` in older releases, in which they are not followed."""
-        self._routers = Routers(release, self.hooks, lambda: self._cache)
+        self._routers = Routers(
+            release, self.hooks, lambda: self._cache, lambda: self._tree.whose.get((None, None), "")
+        )
+        self._origins = Origins(release, self.hooks)
         self._install()
 
     def watch(self, memory: Any, metadata: int = 0) -> None:
@@ -167,6 +171,7 @@ class Attached(Rows):
         stay = self._stays.get(req.rid)
         if stay is None:
             return self._of_row(self._row_of(req))
+        self._tree.whose[space(req)] = stay.whose
         for learnt in stay.grown([*req.origin_input_ids, *req.output_ids]):
             self.hooks.emit(learnt)
         return stay.name
@@ -367,7 +372,9 @@ class Attached(Rows):
         if row is None:
             self.hooks.emit(Failed("assertion", f"{req.rid} is launched without a row"))
             return None
-        stay = self._stays[req.rid] = Stay(f"{req.rid}{self._stretches[req.rid]}", self._size, req.rid)
+        stay = self._stays[req.rid] = Stay(
+            f"{req.rid}{self._stretches[req.rid]}", self._size, req.rid, self._origins.whose(req)
+        )
         self._stretches[req.rid] += 1
         before, stay.row = self._rows.get(row), row
         self._rows[row] = stay

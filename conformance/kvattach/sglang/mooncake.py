@@ -121,7 +121,7 @@ class Mooncake:
         page, further = divmod(stop, size)
         if further:
             tokens = [*req.origin_input_ids, *req.output_ids]
-            before = stay.labels(tokens, page - 1, page)[0] if page else ""
+            before = stay.labels(tokens, page - 1, page)[0] if page else stay.whose
             (label,) = stay.labels(tokens, page, page + 1)
             name = chained(before, ("part", *tokens[page * size : stop]))
             self._attached.hooks.emit(Unify(label, name, further))

@@ -132,6 +132,21 @@ class Release:
         )
 
     @cached_property
+    def weight_updater(self) -> Any:
+        """The class that replaces weights; `None` in older releases, in which that is not followed."""
+        try:
+            path = "sglang.srt.managers.scheduler_components.weight_updater"
+            made = importlib.import_module(path).SchedulerWeightUpdaterManager
+        except ImportError:
+            return None
+        return made if hasattr(made, "flush_cache_after_weight_update") else None
+
+    @cached_property
+    def salts(self) -> bool:
+        """Whether keys have salts beside extra keys; in older releases the server's front joins the two."""
+        return "cache_salt" in inspect.signature(self.batches.Req.__init__).parameters
+
+    @cached_property
     def verifying(self) -> Any:
         """The module that says which states a speculative step keeps."""
         return importlib.import_module("sglang.srt.speculative.spec_utils")

@@ -22,9 +22,9 @@ REMEMBERED = 100_000
 class Routers:
     """Emits the announcements of one memory."""
 
-    def __init__(self, release: Release, hooks: Hooks, watched: Callable[[], Any]) -> None:
-        """Install the hooks; `watched` is the cache whose memory is observed."""
-        self._hooks, self._watched = hooks, watched
+    def __init__(self, release: Release, hooks: Hooks, watched: Callable[[], Any], whose: Callable[[], str]) -> None:
+        """Install the hooks; `watched` is the cache whose memory is observed, `whose` the first label without a key."""
+        self._hooks, self._watched, self._whose = hooks, watched, whose
         self._contents: dict[Any, str] = {}
         """Hash -> the name of the content with which it was announced."""
         self._tiers: dict[str, str] = {}
@@ -42,7 +42,7 @@ class Routers:
         self._tiers = {tier: pool for tier, pool in TIERS.items() if announced and pool in pools}
 
     def _comes(self, _: Any, params: Any, *__: Any, **___: Any) -> None:
-        """Names do not say whose content is, so nothing is compared once there are adapters or salts."""
+        """Announcements do not say whose content is, so nothing is compared once there are adapters or salts."""
         key = params.key
         if getattr(key, "extra_key", None) is not None or getattr(key, "cache_salt", None) is not None:
             self._tiers = {}
@@ -71,7 +71,7 @@ class Routers:
             yield Announce(tier, removed=[self._name(block) for block in event.block_hashes])
             return
         parent = None if event.parent_block_hash is None else self._name(event.parent_block_hash)
-        yield Announce(tier, [*self._stored(event, parent or "")], parent)
+        yield Announce(tier, [*self._stored(event, parent or self._whose())], parent)
 
     def _stored(self, event: Any, before: str) -> Iterator[str]:
         """The names of stored blocks. Of a pair of tokens, as drafters have them, the first counts."""

@@ -85,7 +85,7 @@ class States(Transfers):
         if stay.state is not None and stay.state[0] == position:
             return stay.state[1]
         page, further = divmod(position, self._size)
-        (label,) = stay.labels(tokens, page - 1, page) if page else ("",)
+        (label,) = stay.labels(tokens, page - 1, page) if page else (stay.whose,)
         if not further:
             return label
         rest = tokens[page * self._size : position]

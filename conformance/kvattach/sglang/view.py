@@ -10,6 +10,8 @@ from kvattach.sglang.release import Release
 
 Ids = list[int]
 """Numbers of pages."""
+Space = tuple[str | None, str | None]
+"""The extra key and the salt of a key: pages with others are not found by it."""
 
 
 KV = "kv"
@@ -24,12 +26,17 @@ TREE = "tree"
 """The holder for whom the tree frees its own pages. It never holds anything."""
 
 
+def space(key: Any) -> Space:
+    """The namespace of a key, or of a request; older releases have no salts there."""
+    return key.extra_key, getattr(key, "cache_salt", None)
+
+
 class Stay(Run):
     """A request while it has a row, or a session's slot between two turns."""
 
-    def __init__(self, name: str, page_size: int, rid: str) -> None:
+    def __init__(self, name: str, page_size: int, rid: str, whose: str = "") -> None:
         """It has no pages yet. `rid` is empty for a slot."""
-        super().__init__(name, page_size)
+        super().__init__(name, page_size, whose)
         self.rid = rid
         self.said: list[int] = []
         """Of a slot: the tokens of the turn before."""
@@ -64,6 +71,8 @@ class Tree:
             self._components = {KV: kinds.FULL, WINDOW: kinds.SWA, STATES: kinds.MAMBA}
         self.pools = [KV]
         """The pools of which its nodes have pages."""
+        self.whose: dict[Space, str] = {}
+        """Namespace of keys -> the first label of those who used it last (`kvattach.residency.foreign`)."""
         if kinds is not None:
             self.pools += [WINDOW] * cache.supports_swa() + [STATES] * cache.supports_mamba()
 
@@ -142,7 +151,7 @@ class Tree:
         if kept is not None and kept[0] == len(node.key):
             return kept[1]
         above = node.parent
-        last = self.labels(above)[-1] if above is not self.root else ""
+        last = self.labels(above)[-1] if above is not self.root else self.whose.get(space(node.key), "")
         tokens = list(node.key.token_ids)[: len(node.key)]
         made: list[str] = []
         for start in range(0, len(tokens), self._size):
@@ -228,7 +237,7 @@ class OpaqueTree(Tree):
         tokens = list(key.token_ids)[: len(key)]
         self._labels = []
         for start in range(0, len(tokens), self._size):
-            last = self._labels[-1] if self._labels else ""
+            last = self._labels[-1] if self._labels else self.whose.get(space(key), "")
             self._labels.append(chained(last, tuple(tokens[start : start + self._size])))
         return named
 

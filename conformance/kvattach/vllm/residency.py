@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvattach.hooks import chained
+from kvattach.residency import foreign
 from kvspec.memory.events import Map, Unify, Use
 
 POOL = "kv"
@@ -113,7 +114,7 @@ class Run:
             start = len(self._chain) * self._unit
             before = self._chain[-1] if self._chain else self._whose
             self._chain.append(chained(before, (tuple(tokens[start : start + self._unit]), self._media(start))))
-        return labelled(group, self._chain[end // self._unit - 1], self._whose)
+        return labelled(group, self._chain[end // self._unit - 1])
 
     def last_label(self, group: Group, index: int, tokens: list[int]) -> str:
         """The label that page `index` had while the request had these tokens."""
@@ -152,7 +153,7 @@ class Run:
             self._known(group, start, self.request._all_token_ids)
             before = self._chain[start // self._unit - 1]
         same = chained(before, (tuple(self.request._all_token_ids[start:tokens]), self._media(start)))
-        return f"{labelled(group, same, self._whose)} begins"
+        return f"{labelled(group, same)} begins"
 
     def state_label(self, group: Group, tokens: int) -> str:
         """The label of the state after so many tokens; away from a page's border it is the run's own."""
@@ -236,14 +237,9 @@ class Run:
         return tuple(found)
 
 
-def foreign(weights: str | None, salt: str | None) -> str:
-    """The first label: for which adapter's weights and for whom the content is, and not how a key names these."""
-    return chained("", (weights, salt)) if weights or salt else ""
-
-
-def labelled(group: Group, chain: str, whose: str) -> str:
-    """The label of a page whose tokens end a chain that begins with `whose`."""
-    return f"{group.number}:{chain}{whose and f'~{whose[:4]}'}"
+def labelled(group: Group, chain: str) -> str:
+    """The label of a page whose tokens end a chain."""
+    return f"{group.number}:{chain}"
 
 
 def named(key: Any) -> str:

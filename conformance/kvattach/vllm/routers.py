@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from kvattach.hooks import Hooks, chained
-from kvattach.vllm.residency import Group, foreign, labelled
+from kvattach.residency import foreign
+from kvattach.vllm.residency import Group, labelled
 from kvspec.memory.events import Announce
 
 GPU = "GPU"
@@ -41,8 +42,8 @@ class Routers:
         self._batches = 0
         self._paths: dict[Any, str] = {}
         """The number of an adapter -> the path of its weights."""
-        self._chains: dict[Any, tuple[str, str]] = {}
-        """Hash -> the end of the chain of its content, as `chained` made it, and its beginning; the newest ones."""
+        self._chains: dict[Any, str] = {}
+        """Hash -> the end of the chain of its content, as `chained` made it; the newest ones."""
         self._unit = 1
         """Tokens of one link of a chain."""
         self._embeds = False
@@ -102,29 +103,27 @@ class Routers:
             return None
         if len(event.token_ids) != size * len(event.block_hashes):
             return []
-        known = self._begins(event) if parent is None else self._chains.get(parent)
-        if known is None or size % unit or self._embeds:
+        before = self._begins(event) if parent is None else self._chains.get(parent)
+        if before is None or size % unit or self._embeds:
             return None
-        before, whose = known
         labels: list[str] = []
         for index, block in enumerate(event.block_hashes):
             for at in range(index * size, (index + 1) * size, unit):
                 before = chained(before, (tuple(event.token_ids[at : at + unit]), ()))
-            labels.append(labelled(group, before, whose))
-            self._chains[block] = before, whose
+            labels.append(labelled(group, before))
+            self._chains[block] = before
         while len(self._chains) > REMEMBERED:
             del self._chains[next(iter(self._chains))]
         return labels
 
-    def _begins(self, event: Any) -> tuple[str, str] | None:
+    def _begins(self, event: Any) -> str | None:
         """The label before the first token: for which weights and with which salt; `None`: it has images, or sounds."""
         extra = [*((event.extra_keys or [None])[0] or ())]
         if any(not isinstance(key, str) for key in extra):
             return None
         if extra[:1] == [event.lora_name]:
             del extra[0]
-        whose = foreign(self._paths.get(event.lora_id), extra[0] if extra else None)
-        return whose, whose
+        return foreign(self._paths.get(event.lora_id), extra[0] if extra else None)
 
 
 def _named(block: Any, group: Group) -> str:

@@ -9,7 +9,7 @@ import os
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -24,6 +24,7 @@ from kvlab.sglang import memory as memories
 from kvlab.sglang.pools import PoolMemory, Pools
 from kvlab.sglang.server import AnyMemory, Worker, arguments, configured, request, scheduler
 from kvlab.sglang.sessions import Clients
+from kvlab.sglang.tenants import Names, Tenants
 from kvlab.stubs import Arguments
 from kvlab.tokens import Reason, Tokens, ignored
 from kvlab.traffic import STUCK, PausingTraffic, until_done
@@ -72,6 +73,9 @@ class Shape:
     """How many drafts are computed one after the other for each request's next step; 0: none."""
     patient: bool = False
     """Whether these wait for their answers for ever, and keep their sessions meanwhile."""
+    names: Names = field(default_factory=Names)
+    updates: float = 0.0
+    """How often the weights are replaced while the server pauses, with or without a flush."""
 
     @classmethod
     def drawn(cls, rng: random.Random) -> "Shape":
@@ -114,6 +118,10 @@ class Shape:
         )
         return replace(self, pools=pools, host_pages=0, write_policy="")
 
+    def with_names(self, rng: random.Random) -> "Shape":
+        """The same with names of requests, and updates of weights, if these are drawn."""
+        return replace(self, names=Names.drawn(rng), updates=rng.choice([0.0, 0.3]))
+
     def with_clients(self, rng: random.Random) -> "Shape":
         """The same with clients in sessions, or with drafts, or both, if that is drawn."""
         sessions, steps = rng.choice([0, 0, 1, 3]), rng.choice([0, 0, 1, 3])
@@ -135,6 +143,8 @@ class Talk(PausingTraffic):
         self.texts = tokens.texts
         self._still = self._waited = 0
         self.clients = Clients(release, rng, shape.sessions)
+        self._updates = random.Random(f"{tokens.seed} updates")
+        self.tenants = Tenants(release, random.Random(f"{tokens.seed} tenants"), shape.names)
         self._talks = shape.sessions > 0
         self.is_idle: Callable[[], bool] = lambda: False
         self.idles: Callable[[], None] = lambda: None
@@ -157,12 +167,19 @@ class Talk(PausingTraffic):
                 return self.clients.leave()
             self.idles()
             self.end()
-        messages = self._talk() + self.arriving(self._request)
+        messages = self.tenants.messages() + self._talk() + self.arriving(self._request)
         if self.live and not self.calm and self.rng.random() < self._shape.aborts:
             # Of those that came first some run.
             among = self.live[: self.rng.choice([2, len(self.live)])]
             messages.append(self._release.messages.AbortReq(rid=self.rng.choice(among)))
-        return messages + self.pausing(self._release.messages, self._shape.pauses, flushes=0.3)
+        return messages + self._update() + self.pausing(self._release.messages, self._shape.pauses, flushes=0.3)
+
+    def _update(self) -> list[Any]:
+        """New weights for a server that pauses; a flush that is asked for with them may be refused."""
+        if not self.paused or self._updates.random() >= self._shape.updates:
+            return []
+        flushes = self._updates.random() < 0.7
+        return [self._release.messages.UpdateWeightFromDiskReqInput(model_path="", flush_cache=flushes)]
 
     def _talk(self) -> list[Any]:
         """The messages of clients with sessions, beside their turns. Sessions may hold memory that requests need."""
@@ -194,12 +211,14 @@ class Talk(PausingTraffic):
             ignore_eos=not ends,
             priority=priority,
             session=session,
+            **self.tenants.named(rid, session and session.id),
         )
 
     def answered(self, name: str, tokens: Sequence[int], reason: Reason, most: int | None) -> None:
         """A request was answered; with a `reason` for the last time."""
         self._tokens.answer(name, tokens, "stream_output", reason, most=most)
         if reason:
+            self.tenants.answered(name)
             self.clients.answered(name, self._tokens.text(name) if reason == "done" else None)
             self.finished(name)
 
@@ -228,6 +247,7 @@ def run(
         drawn = drawn.without_host(rng, release)
     if release.sessions is not None:
         drawn = drawn.with_clients(random.Random(f"{seed} sessions"))
+        drawn = drawn.with_names(random.Random(f"{seed} names"))
     shape = shape or drawn
     tokens = Tokens(seed, report, ends=shape.ends)
     with standing_in(release, shape, seed), _made(release, shape, rng, tokens, attached) as made:
@@ -258,6 +278,7 @@ def served(shape: Shape) -> Arguments:
         disable_overlap_schedule=not shape.overlap,
         disable_radix_cache=shape.pools is not None and not shape.pools.cached,
         enable_hierarchical_cache=shape.pools is None,
+        enable_lora=shape.names.adapters > 0,
         enable_mixed_chunk=shape.mixed,
         enable_priority_scheduling=shape.priorities,
         hicache_write_policy=shape.write_policy,

@@ -5,6 +5,7 @@ from kvlab.injection import Defect
 from kvlab.sglang.faults_buffers import in_buffers
 from kvlab.sglang.faults_drafts import in_drafts
 from kvlab.sglang.faults_events import in_events
+from kvlab.sglang.faults_keys import in_keys
 from kvlab.sglang.faults_pairs import in_pairs
 from kvlab.sglang.faults_pools import in_pools
 from kvlab.sglang.faults_ranks import in_ranks
@@ -15,13 +16,13 @@ _MIXED = "op = CacheOperation.merge_ops(self.load_queue); op.host_indices = op.h
 
 
 def defects(release: Release) -> list[Defect]:
-    """Eighty-four of them; without those of sessions, drafts, buffers and two servers where these are not followed."""
+    """Ninety-six of them; without those of sessions, drafts, buffers and two servers where these are not followed."""
     in_server = _in_scheduler(release) + _in_rows(release) + in_host_cache(release)
     in_server += in_pools(release) + in_tokens(release) + in_events() + in_ranks(release)
     in_server += in_pairs(release) if release.pairs else []
     if release.sessions is None:
         return in_server
-    return in_server + in_sessions(release) + in_drafts(release) + in_buffers(release)
+    return in_server + in_sessions(release) + in_drafts(release) + in_buffers(release) + in_keys(release)
 
 
 def _in_scheduler(release: Release) -> list[Defect]:

@@ -2,17 +2,20 @@
 
 from kvattach.patches import Patches
 from kvattach.sglang.release import Release
-from kvlab.sglang import fixes, fixes_pairs, fixes_sessions
+from kvlab.sglang import fixes, fixes_keys, fixes_pairs, fixes_sessions
 from kvlab.sglang.driver import Shape
 
 
 def fix(release: Release, patches: Patches, but: str = "") -> None:
-    """Apply all fixes, or all but the one of this name; an older release has no lines that they could replace."""
+    """Apply all fixes, or all but the one of this name; an older release has no lines that most could replace."""
+    known = [*fixes_keys.FIXES]
     if _has_pools(release):
-        known = [*fixes.FIXES, *(fixes_sessions.FIXES if release.sessions is not None else ())]
-        for one in [*known, *(fixes_pairs.FIXES if release.pairs else ())]:
-            if one.__name__ != but:
-                one(release, patches)
+        known += fixes.FIXES
+        known += fixes_sessions.FIXES if release.sessions is not None else ()
+        known += fixes_pairs.FIXES if release.pairs else ()
+    for one in known:
+        if one.__name__ != but:
+            one(release, patches)
 
 
 def can_run(release: Release, shape: Shape | None) -> bool:

@@ -7,7 +7,7 @@ a load-back, extend, publish, release.
 import importlib
 import threading
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -178,10 +178,10 @@ class UnifiedMemory(Memory):
                         patches.set(module, name, lambda value=value: value)
             yield
 
-    def request(self, rid: str, tokens: list[int]) -> Any:
-        """A request as the scheduler makes one."""
+    def request(self, rid: str, tokens: list[int], named: Mapping[str, Any]) -> Any:
+        """A request as the scheduler makes one; `named`: what its content is found by beside its tokens."""
         sampling = SimpleNamespace(max_new_tokens=1 << 30, ignore_eos=True, custom_params=None, stop_strs=[], n=1)
-        return self.release.batches.Req(rid, "", array("q", tokens), sampling)
+        return self.release.batches.Req(rid, "", array("q", tokens), sampling, **named)
 
     def match(self, req: Any) -> int:
         """Tokens that the tree has, on the device and on the host."""
@@ -247,10 +247,6 @@ class UnifiedMemory(Memory):
             req.finished_reason = self._finished
         self.release.common.release_kv_cache(req, self.cache, checkpoint=publish)
 
-    def again(self, req: Any) -> Any:
-        """A retracted request waits again, with what it has said so far."""
-        return self.request(req.rid + "'", [*req.origin_input_ids, *req.output_ids])
-
 
 class RadixMemory(Memory):
     """`HiRadixCache` with `HiCacheController` (0.5.10)."""
@@ -295,11 +291,11 @@ class RadixMemory(Memory):
             self._publish_configuration(patches, arguments)
             yield
 
-    def request(self, rid: str, tokens: list[int]) -> Any:
-        """A request as the scheduler makes one."""
+    def request(self, rid: str, tokens: list[int], named: Mapping[str, Any]) -> Any:
+        """A request as the scheduler makes one; `named`: what its content is found by beside its tokens."""
         sampling = SimpleNamespace(max_new_tokens=1 << 30, ignore_eos=True, custom_params=None, stop_strs=[], n=1)
         arrays = hasattr(self.release.batches.Req, "get_fill_ids")
-        return self.release.batches.Req(rid, "", array("q", tokens) if arrays else list(tokens), sampling)
+        return self.release.batches.Req(rid, "", array("q", tokens) if arrays else list(tokens), sampling, **named)
 
     def _publish_configuration(self, patches: Patches, arguments: Any) -> None:
         """Publish the server's arguments where its release looks them up by name."""
@@ -326,7 +322,8 @@ class RadixMemory(Memory):
     def match(self, req: Any) -> int:
         """Tokens that the tree has, on the device and on the host."""
         tokens = self._fill(req, None)
-        key = self.release.radix.RadixKey(tokens[:-1], req.extra_key)
+        salt = {"cache_salt": req.cache_salt} if self.release.salts else {}
+        key = self.release.radix.RadixKey(tokens[:-1], req.extra_key, **salt)
         found = self.cache.match_prefix(self.release.base.MatchPrefixParams(key=key, req=req))
         req.prefix_indices, req.last_node = found.device_indices, found.last_device_node
         self._found = found
@@ -408,10 +405,6 @@ class RadixMemory(Memory):
         if publish:
             req.finished_reason = self._finished
         self.release.common.release_kv_cache(req, self.cache, is_insert=publish)
-
-    def again(self, req: Any) -> Any:
-        """A retracted request waits again, with what it has said so far."""
-        return self.request(req.rid + "'", [*req.origin_input_ids, *req.output_ids])
 
 
 def make(release: Release, shape: Shape) -> UnifiedMemory | RadixMemory:

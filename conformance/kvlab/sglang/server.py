@@ -21,6 +21,9 @@ from kvlab.traffic import EOS
 
 AnyMemory = UnifiedMemory | RadixMemory | PoolMemory
 
+MOST_ADAPTERS = 2
+"""Adapters in one batch; the base model counts as one."""
+
 REJECTED = 1
 """A draft that is rejected."""
 
@@ -44,6 +47,7 @@ def arguments(**more: Any) -> Arguments:
         radix_eviction_policy="lru",
         skip_tokenizer_init=True,
         stream_interval=1,
+        tp_group=group,
         weight_version="default",
         **dict.fromkeys(("attn_cp_size", "dcp_size", "dp_size", "ep_size", "pp_size", "tp_size"), 1),
         **({"mamba": group} | more),
@@ -115,9 +119,16 @@ class Worker:
         self.reads_rows: Callable[[Any], None] = lambda *_: None
         self.launched: Callable[[Any, list[int] | None], Callable[[], None] | None] = lambda *_: None
         """Called when a pass is queued; its result is called when the pass runs."""
+        adapters = SimpleNamespace(validate_lora_batch=lambda asked: len(asked) <= MOST_ADAPTERS)
         self.model_runner = SimpleNamespace(
-            attn_backend=SimpleNamespace(needs_cpu_seq_lens=True), prefill_aware_swa=False, canary_manager=None
+            attn_backend=SimpleNamespace(needs_cpu_seq_lens=True),
+            prefill_aware_swa=False,
+            canary_manager=None,
+            lora_manager=adapters,
         )
+        self.load_lora_adapter = self.unload_lora_adapter = lambda *_: SimpleNamespace(success=True)
+        weights = SimpleNamespace(update_weights_from_disk=lambda *_, **__: (True, ""))
+        self.weight_update_runners = lambda: [("target", SimpleNamespace(weight_updater=weights))]
         self.last_shared_read_runner = Arguments()
         self.war_fastpath_runner = Arguments()
 
@@ -271,6 +282,7 @@ def scheduler(release: Release, memory: AnyMemory, worker: Worker, server: Argum
         "chunked_prefill",
         "schedule_policy",
         "overlap",
+        "weight_updater",
         "request_dispatcher",
         "pool_stats_observer",
         "invariant_checker",
@@ -289,6 +301,7 @@ def _set_attributes(made: Any, release: Release, memory: AnyMemory, worker: Work
         "device": "cpu",
         "disaggregation_mode": release.disaggregation.DisaggregationMode(server.disaggregation_mode),
         "enable_hierarchical_cache": server.enable_hierarchical_cache,
+        "enable_lora": server.enable_lora,
         "enable_overlap": not server.disable_overlap_schedule,
         "enable_priority_scheduling": server.enable_priority_scheduling,
         "forward_stream": worker.forward_stream,
@@ -362,8 +375,12 @@ def request(
     ignore_eos: bool,
     priority: int | None,
     session: Any = None,
+    **named: Any,
 ) -> Any:
-    """A request as the tokenizer sends it, for up to `output` tokens; of a session, if its parameters are given."""
+    """A request as the tokenizer sends it, for up to `output` tokens; of a session, if its parameters are given.
+
+    `named` are the fields that its content is found by beside its tokens.
+    """
     sampling = release.sampling.SamplingParams(max_new_tokens=output, ignore_eos=ignore_eos)
     sampling.normalize(None)
     arrays = hasattr(release.batches.Req, "get_fill_ids")
@@ -382,4 +399,5 @@ def request(
         stream=False,
         priority=priority,
         session_params=session,
+        **named,
     )

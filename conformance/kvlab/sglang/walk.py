@@ -16,6 +16,7 @@ from kvattach.sglang.hooks import Attached
 from kvattach.sglang.release import Release
 from kvlab.device import Event, Stream, advance, stood_in
 from kvlab.sglang.memory import LAYERS, RadixMemory, Shape, UnifiedMemory, make
+from kvlab.sglang.tenants import Names, Tenants
 from kvlab.traffic import Traffic, until_done
 
 MOST_STEPS = 5_000
@@ -28,6 +29,8 @@ class Turn:
     req: Any
     tokens: list[int]
     output: int
+    named: dict[str, Any]
+    """Its extra key, salt and adapter."""
     done: int = 0
     """Positions that a launch has been queued for."""
     gone: bool = False
@@ -82,8 +85,9 @@ def barrier(scheduler: str) -> str:
 class Walk:
     """One walk."""
 
-    def __init__(self, release: Release, rng: random.Random) -> None:
+    def __init__(self, release: Release, seed: int) -> None:
         """A memory, small enough that pages are evicted and loaded back."""
+        rng = random.Random(seed)
         page_size = rng.choice([1, 2, 4])
         pages = rng.randint(10, 30)
         self._shape = Shape(
@@ -106,6 +110,8 @@ class Walk:
             if hasattr(self.memory.controller, fence):
                 setattr(self.memory.controller, fence, self.worker.forward_stream)
         self._barrier = barrier((release.root / "srt" / "managers" / "scheduler.py").read_text(encoding="utf-8"))
+        names = random.Random(f"{seed} names")
+        self._tenants = Tenants(release, names, Names.drawn(names))
         self._traffic = Traffic(rng, requests, pages * page_size // 2, alphabet, stems=4)
         self._waiting: deque[Turn] = deque()
         self._running: list[Turn] = []
@@ -119,6 +125,8 @@ class Walk:
             self._traffic.loop(MOST_STEPS)
             self.memory.cache.check_hicache_events()
             self.memory.cache.take_events()
+            # Nothing serves the adapters here: only their ids count.
+            self._tenants.messages()
             least = int(not (self._waiting or self._running))
             self._waiting += self._traffic.arriving(self._request, least=least)
             if self._barrier == "schedule":
@@ -146,7 +154,9 @@ class Walk:
         longest = self._traffic.longest
         output = self._traffic.length(3)
         tokens = self._traffic.prompt(self._rng.randint(2, max(2, longest - output)))
-        return Turn(self.memory.request(f"r{self._traffic.number()}", tokens), tokens, output)
+        rid = f"r{self._traffic.number()}"
+        named = self._tenants.named(rid)
+        return Turn(self.memory.request(rid, tokens, named), tokens, output, named)
 
     def _schedule(self) -> Batch | None:
         prefill = self._prefill() if self._chunked or self._rng.random() < 0.7 else None
@@ -223,7 +233,8 @@ class Walk:
         if turn is self._chunked:
             self._chunked = None
         self.memory.let_go(turn.req, publish=False)
-        self._waiting.appendleft(Turn(self.memory.again(turn.req), turn.tokens, turn.output))
+        req = self.memory.request(turn.req.rid + "'", [*turn.req.origin_input_ids, *turn.req.output_ids], turn.named)
+        self._waiting.appendleft(Turn(req, turn.tokens, turn.output, turn.named))
 
     def _launch(self, batch: Batch) -> None:
         schedule, forward = Stream.current, self.worker.forward_stream
@@ -250,6 +261,7 @@ class Walk:
                 turn.gone = True
                 self._running.remove(turn)
                 self.memory.let_go(turn.req, publish=True)
+                self._tenants.answered(turn.req.rid.rstrip("'"))
             elif upto > batch.prefix_lens[batch.turns.index(turn)] + 1:
                 self.memory.publish(turn.req, upto)
         flush = getattr(self.memory.cache, "flush_pending_backups", None)
@@ -259,11 +271,10 @@ class Walk:
 
 def run(release: Release, seed: int, attached: Attached | None = None) -> str:
     """One walk; the same seed gives the same one. The result is the error of the release that ended it, or nothing."""
-    rng = random.Random(seed)
     with stood_in(release.torch, seed), Patches() as patches:
         for module in release.modules_with_device:
             patches.set(module, "device_module", release.torch.cuda)
-        walk = Walk(release, rng)
+        walk = Walk(release, seed)
         if attached is not None:
             attached.watch(walk.memory)
             walk.worker.reads_rows, walk.worker.launched = attached.reads_rows, attached.launch

@@ -1,0 +1,54 @@
+"""SGLang without defects of its keys that it is known to have: what content is found by beside its tokens.
+
+A release whose lines are others stays as it is.
+"""
+
+from contextlib import suppress
+from typing import Any
+
+from kvattach.patches import Patches
+from kvattach.sglang.release import Release
+from kvlab.injection import Defect, NotInjected, inject_fault
+
+_JOINED = ") + lora_id  # lora_id is concatenated to the extra key\n"
+_APART = ') + "\\0" + lora_id\n'
+
+_TAKEN = "slot = SessionSlot(kv=req.kv, publishes_prompt=True)\n"
+_NAMED = f"{_TAKEN}    slot.space = req.extra_key, req.cache_salt\n"
+_HELD = "return slot is not None and slot.kv.holds_kv\n"
+_OWN = f"{_HELD[:-1]} and slot.space == (req.extra_key, req.cache_salt)\n"
+_FOUND = """        return None
+    return slot
+"""
+_FOUND_OWN = """        return None
+    if slot.space != (req.extra_key, req.cache_salt):
+        self.release_session(req.session.session_id)
+        return None
+    return slot
+"""
+
+
+def _mend(patches: Patches, name: str, *places: tuple[Any, str, str, str]) -> None:
+    with suppress(NotInjected):
+        inject_fault(Defect(name, "", places), patches)
+
+
+def fix_joined(release: Release, patches: Patches) -> None:
+    """An adapter's id is no end of a client's key."""
+    _mend(patches, "keys apart", (release.batches.Req, "__init__", _JOINED, _APART))
+
+
+def fix_adapters(release: Release, patches: Patches) -> None:
+    """A turn under another key than the one before begins anew."""
+    slots = release.session_slots
+    if slots is not None:
+        _mend(
+            patches,
+            "turns under other keys",
+            (slots, "take", _TAKEN, _NAMED),
+            (slots, "will_lend_record", _HELD, _OWN),
+            (slots, "find_active_slot", _FOUND, _FOUND_OWN),
+        )
+
+
+FIXES = (fix_joined, fix_adapters)
