@@ -2,12 +2,22 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
 
 from kvattach.patches import Patches
+from kvlab.injection import Defect, NotInjected, inject_fault
+
+_STORED = """            primary_block_hash = gpu_block.block_hash
+            assert primary_block_hash is not None
+"""
+_STORED_IF_ITS_OWN = f"""{_STORED}            if get_block_hash(primary_block_hash) != resolved_hashes[i]:
+                advanced_per_group[g] += 1
+                continue
+"""
 
 
 def copies_once(patches: Patches) -> None:
@@ -88,7 +98,16 @@ def parts_behind_blocks(patches: Patches) -> None:
     patches.set(BlockPool, "cache_partial_block", cached)
 
 
-FIXES = (copies_once, cleared_by_pool, tokens_of_kept, parts_behind_blocks)
+def tokens_of_owner(patches: Patches) -> None:
+    """A request stores no block that is another request's by now."""
+    from vllm.v1.simple_kv_offload.manager import SimpleCPUOffloadScheduler
+
+    place = SimpleCPUOffloadScheduler, "_select_eager_blocks_to_store", _STORED, _STORED_IF_ITS_OWN
+    with suppress(NotInjected):  # older releases announce no tokens of blocks on the host
+        inject_fault(Defect("tokens of owner", "", (place,)), patches)
+
+
+FIXES = (copies_once, cleared_by_pool, tokens_of_kept, parts_behind_blocks, tokens_of_owner)
 
 
 def _whole_part(pool: Any, event: Any, request: Any, end: int, size: int) -> Any:
