@@ -1,4 +1,4 @@
-"""What hooks cost a real SGLang server on the CPU: three servers that differ in KVSPEC alone, asked in turns.
+"""The cost of hooks in a real SGLang server on the CPU: three servers that differ in KVSPEC alone, asked in turns.
 
 python benchmarks/serve_sglang.py 0.5.23 [ROUNDS [PAGE_SIZE]]
 

@@ -26,8 +26,8 @@ class Scheduler:
     def handle_generate_request(self, message: Any) -> Req:
         return Req(message.rid)
 
-    def load_lora_adapter(self, message: Any) -> None:
-        pass
+    def load_lora_adapter(self, message: Any) -> str:
+        return f"{message.lora_path} is loaded"
 
     def flush_cache(self) -> bool:
         return not self.runs

@@ -1,4 +1,4 @@
-"""What happens to a page and what happens to it next is a pair, with its holders and streams, and what is in flight."""
+"""An event on a page and the next one on it are a pair, with their holders and streams, and whether it is in flight."""
 
 from collections.abc import Sequence
 

@@ -247,7 +247,7 @@ CASES: dict[str, tuple[Callable[[Server], None], list[str]]] = {
     "session-retracted": (retracted, ["--max-running-requests", "8"]),
 }
 RETRACTS = {"session-retracted": {"SGLANG_TEST_RETRACT": "1", "SGLANG_TEST_RETRACT_INTERVAL": "20"}}
-"""What has a server retract requests although it has memory for them: a switch of SGLang's own tests."""
+"""A switch of SGLang's own tests: the server retracts requests although it has memory for them."""
 
 
 def main() -> None:

@@ -18,7 +18,6 @@ def wait_for_host_pool() -> None:
 def _complete(name: str) -> None:
     pools, common = importlib.import_module(name), importlib.import_module("sglang.srt.mem_cache.pool_host.common")
     vars(pools).update(transfer_kv_direct=_copy, _cuda_host_unregister=_nothing)
-    # Memory of the host need not be made known to a CPU.
     vars(common).update(_cuda_host_register=_nothing, _cuda_host_unregister=_nothing)
 
 
@@ -31,4 +30,4 @@ def _copy(
 
 
 def _nothing(*_: Any, **__: Any) -> None:
-    pass
+    """Memory needs no registration."""
