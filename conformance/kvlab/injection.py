@@ -6,10 +6,14 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from kvattach.patches import Patches
+
+Place: TypeAlias = tuple[Any, str, str, str]
+"""Class or module, function, the old text, the new text."""
 
 
 class Defect(NamedTuple):
@@ -17,8 +21,7 @@ class Defect(NamedTuple):
 
     name: str
     what: str
-    places: tuple[tuple[Any, str, str, str], ...]
-    """Class or module, function, the old text, the new text."""
+    places: tuple[Place, ...]
 
 
 class _Injected(NamedTuple):
@@ -65,6 +68,14 @@ def inject_fault(defect: Defect, patches: Patches) -> set[str]:
         setattr(inspect.unwrap(injected), _INJECTED, _Injected(source, called))
         patches.set(owner, name, injected)
     return uncalled
+
+
+def mend(patches: Patches, name: str, *places: Place) -> bool:
+    """Take a known defect out of the engine; another release may have other lines. Whether all of them were there."""
+    with suppress(NotInjected):
+        inject_fault(Defect(name, "", places), patches)
+        return True
+    return False
 
 
 def _called(before: Callable[[], None], uncalled: set[str], name: str) -> None:

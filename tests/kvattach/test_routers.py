@@ -130,6 +130,18 @@ def test_a_parent_is_told_where_blocks_keep_theirs() -> None:
     assert [one.parent for one in told[:3]] == ["0000000000000001.0", None, None]
 
 
+def test_blocks_of_several_groups_are_not_compared_where_events_name_no_group() -> None:
+    class BlockRemoved(msgspec.Struct):
+        """As older releases have it."""
+
+        block_hashes: list[Any]
+        medium: Any = "GPU"
+
+    publish, _ = vllm()
+    assert publish(BlockRemoved([1])) == [Announce(batch=0, at="publish")]
+    assert publish(BlockRemoved([1])) == [Announce(batch=1, at="publish")]
+
+
 class Cache:
     """A tree of SGLang: `take_events` gives up what `queue` has."""
 

@@ -81,6 +81,8 @@ class Routers:
         kind = type(event).__name__
         if kind == "AllBlocksCleared":
             yield Announce(cleared=True)
+        elif len(self._attached.groups) > 1 and not hasattr(event, "group_idx"):
+            self._tiers = {}  # a release whose events name no group: no router can tell the blocks of two apart
         elif (event.medium or GPU) in self._tiers:
             group = self._attached.groups[getattr(event, "group_idx", None) or 0]
             blocks = [_named(block, group) for block in event.block_hashes]

@@ -4,11 +4,10 @@ A release whose lines are others stays as it is.
 """
 
 import sys
-from contextlib import suppress
 
 from kvattach.patches import Patches
 from kvattach.sglang.release import Release
-from kvlab.injection import Defect, NotInjected, inject_fault
+from kvlab.injection import mend
 
 _PREPARED = "set_mamba_track_indices_from_reqs(self)\n\n"
 _TURNED = """set_mamba_track_indices_from_reqs(self)
@@ -54,62 +53,50 @@ def fix_turns(release: Release, patches: Patches) -> None:
     results = release.scheduler.SchedulerBatchResultProcessor
     asked = "completed_mamba_boundary if lazy else known_mamba_boundary"
     turned = "completed_mamba_boundary if lazy or known_mamba_boundary is None else False"
-    places = (
+    mend(
+        patches,
+        "turns at once",
         (release.batches.ScheduleBatch, "prepare_for_decode", _PREPARED, _TURNED),
         (results, "_handle_finish_state_updated_req", asked, turned),
     )
-    with suppress(NotInjected, AttributeError, KeyError):
-        inject_fault(Defect("turns at once", "", places), patches)
 
 
 def fix_mixed(release: Release, patches: Patches) -> None:
     """A launch with decode steps in it keeps the states of its prompts: which slots they are is not forgotten."""
-    places = ((release.batches.ScheduleBatch, "mix_with_running", _MERGED, _KEPT),)
-    if "mamba_prefill_track_mask_cpu" not in release.batches.ScheduleBatch.mix_with_running.__code__.co_names:
-        with suppress(NotInjected):
-            inject_fault(Defect("prompts' states kept", "", places), patches)
+    batch = release.batches.ScheduleBatch
+    if "mamba_prefill_track_mask_cpu" not in batch.mix_with_running.__code__.co_names:
+        mend(patches, "prompts' states kept", (batch, "mix_with_running", _MERGED, _KEPT))
 
 
 def fix_chunks(release: Release, patches: Patches) -> None:
     """One launch cuts one prompt off, and takes no further one in."""
-    places = ((release.scheduler.PrefillAdder, "budget_state", _ROOM, _ONE),)
-    with suppress(NotInjected):
-        inject_fault(Defect("one chunk", "", places), patches)
+    mend(patches, "one chunk", (release.scheduler.PrefillAdder, "budget_state", _ROOM, _ONE))
 
 
 def fix_names(release: Release, patches: Patches) -> None:
     """A state that was kept within a page is not given to the tree, which would name it by the page's beginning."""
     states = release.state_component
-    places = (
+    mend(
+        patches,
+        "states named",
         (states, "prepare_for_caching_req", _SEEN, _NAMED),
         (states, "_select_finished_checkpoint", _LAST_SEEN, _LAST_NAMED),
     )
-    with suppress(NotInjected):
-        inject_fault(Defect("states named", "", places), patches)
 
 
 def fix_windows(release: Release, patches: Patches) -> None:
     """A request keeps whole pages of its window when it publishes, so that what is published can be found."""
-    name = "free_swa_out_of_window_slots"
-    places = (
-        (
-            release.common,
-            name,
-            "max(sliding_window_size, page_size)",
-            "-(-sliding_window_size // page_size) * page_size",
-        ),
-    )
-    with suppress(NotInjected):
-        inject_fault(Defect("whole pages of windows", "", places), patches)
+    name, kept = "free_swa_out_of_window_slots", "max(sliding_window_size, page_size)"
+    whole = "-(-sliding_window_size // page_size) * page_size"
+    if mend(patches, "whole pages of windows", (release.common, name, kept, whole)):
         patches.set(sys.modules[release.window_component.__module__], name, vars(release.common)[name])
 
 
 def fix_chunk_room(release: Release, patches: Patches) -> None:
     """A chunk for which no room is left waits; requests that decode go on, or give theirs back, as without one."""
-    with suppress(NotInjected, AttributeError, KeyError):
-        budget = sys.modules["sglang.srt.mem_cache.prefill_budget"].PrefillBudget
-        places = ((budget, "available_chunk_tokens", _ANY, _WHAT_FITS),)
-        inject_fault(Defect("chunks wait for room", "", places), patches)
+    budgets = sys.modules.get("sglang.srt.mem_cache.prefill_budget")
+    if budgets is not None:
+        mend(patches, "chunks wait for room", (budgets.PrefillBudget, "available_chunk_tokens", _ANY, _WHAT_FITS))
 
 
 FIXES = (fix_turns, fix_mixed, fix_chunks, fix_names, fix_windows, fix_chunk_room)

@@ -3,12 +3,9 @@
 A release whose lines are others stays as it is.
 """
 
-from contextlib import suppress
-from typing import Any
-
 from kvattach.patches import Patches
 from kvattach.sglang.release import Release
-from kvlab.injection import Defect, NotInjected, inject_fault
+from kvlab.injection import mend
 
 _JOINED = ") + lora_id  # lora_id is concatenated to the extra key\n"
 _APART = ') + "\\0" + lora_id\n'
@@ -28,21 +25,16 @@ _FOUND_OWN = """        return None
 """
 
 
-def _mend(patches: Patches, name: str, *places: tuple[Any, str, str, str]) -> None:
-    with suppress(NotInjected):
-        inject_fault(Defect(name, "", places), patches)
-
-
 def fix_joined(release: Release, patches: Patches) -> None:
     """An adapter's id is no end of a client's key."""
-    _mend(patches, "keys apart", (release.batches.Req, "__init__", _JOINED, _APART))
+    mend(patches, "keys apart", (release.batches.Req, "__init__", _JOINED, _APART))
 
 
 def fix_adapters(release: Release, patches: Patches) -> None:
     """A turn under another key than the one before begins anew."""
     slots = release.session_slots
     if slots is not None:
-        _mend(
+        mend(
             patches,
             "turns under other keys",
             (slots, "take", _TAKEN, _NAMED),

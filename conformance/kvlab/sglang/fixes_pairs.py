@@ -1,19 +1,16 @@
 """SGLang's prefill and decode servers without defects that they are known to have."""
 
-from contextlib import suppress
-
 from kvattach.patches import Patches
 from kvattach.sglang.release import Release
-from kvlab.injection import Defect, NotInjected, inject_fault
+from kvlab.injection import mend
 
 
 def fix_filled(release: Release, patches: Patches) -> None:
     """Decode gives prefill pages to fill when no launch writes them any more."""
     asked = "decode_req.metadata_buffer_index = (\n"
     waits = "if self.scheduler.enable_overlap:\n        self.scheduler.forward_stream.synchronize()\n    "
-    places = ((release.pair.decode.DecodePreallocQueue, "_send_kv_metadata", asked, waits + asked),)
-    with suppress(NotInjected):
-        inject_fault(Defect("pages that are free", "", places), patches)
+    queue = release.pair.decode.DecodePreallocQueue
+    mend(patches, "pages that are free", (queue, "_send_kv_metadata", asked, waits + asked))
 
 
 def fix_sources(release: Release, patches: Patches) -> None:
@@ -22,9 +19,7 @@ def fix_sources(release: Release, patches: Patches) -> None:
     failed = "elif poll == KVPoll.Failed:\n            self.handle_inflight_transfer_failure(req)"
     busy = "req.disagg_kv_sender.kv_mgr._staging_outstanding.get(req.bootstrap_room, 0) > 0"
     waits = f"elif poll == KVPoll.Failed and {busy}:\n            undone_reqs.append(req)\n        {failed}"
-    places = ((mixin, "process_disagg_prefill_inflight_queue", failed, waits),)
-    with suppress(NotInjected):
-        inject_fault(Defect("sources kept", "", places), patches)
+    mend(patches, "sources kept", (mixin, "process_disagg_prefill_inflight_queue", failed, waits))
 
 
 def fix_registered(release: Release, patches: Patches) -> None:
@@ -35,9 +30,7 @@ def fix_registered(release: Release, patches: Patches) -> None:
                         self.conclude_failure(bootstrap_room=kv_chunk.room, failure_reason="not registered")
                         break
                     """
-    places = ((manager, "transfer_worker", looked, fails + looked),)
-    with suppress(NotInjected):
-        inject_fault(Defect("registration looked up", "", places), patches)
+    mend(patches, "registration looked up", (manager, "transfer_worker", looked, fails + looked))
 
 
 FIXES = (fix_filled, fix_sources, fix_registered)

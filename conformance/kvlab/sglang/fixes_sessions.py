@@ -3,12 +3,9 @@
 A release whose lines are others stays as it is.
 """
 
-from contextlib import suppress
-from typing import Any
-
 from kvattach.patches import Patches
 from kvattach.sglang.release import Release
-from kvlab.injection import Defect, NotInjected, inject_fault
+from kvlab.injection import mend
 
 _ENDS = "req.session.finish_req(req)\n"
 _ENDS_ONCE = """session = req.session
@@ -104,21 +101,16 @@ _ROW_FREED = """(
 """
 
 
-def _mend(patches: Patches, name: str, *places: tuple[Any, str, str, str]) -> None:
-    with suppress(NotInjected, AttributeError, KeyError):
-        inject_fault(Defect(name, "", places), patches)
-
-
 def fix_retracted(release: Release, patches: Patches) -> None:
     """A turn that is retracted keeps its session busy, and stays its turn. It leaves nothing if it is to be aborted."""
     slots, name = release.session_slots, "try_cache_finished_req"
-    _mend(patches, "retracted turns", (slots, name, _ENDS, _ENDS_ONCE), (slots, name, _BORROWED, _TO_ABORT))
+    mend(patches, "retracted turns", (slots, name, _ENDS, _ENDS_ONCE), (slots, name, _BORROWED, _TO_ABORT))
 
 
 def fix_closing(release: Release, patches: Patches) -> None:
     """A session can be closed when none of its turns is under way, however the last one has ended."""
     controller = release.sessions.SessionController
-    _mend(
+    mend(
         patches,
         "closed at rest",
         (controller, "_all_requests_finished", _FINISHED, _AT_REST),
@@ -128,14 +120,14 @@ def fix_closing(release: Release, patches: Patches) -> None:
 
 def fix_flush(release: Release, patches: Patches) -> None:
     """A turn that waits has nothing any more when the server has forgotten everything."""
-    _mend(patches, "flushed turns", (release.scheduler.Scheduler, "flush_cache", _RESET, _RESET_ALL))
+    mend(patches, "flushed turns", (release.scheduler.Scheduler, "flush_cache", _RESET, _RESET_ALL))
 
 
 def fix_states(release: Release, patches: Patches) -> None:
     """A turn that is retracted begins anew, where its state may have gone on further than its tokens."""
     name = "try_cache_finished_req"
     slots = release.session_slots
-    _mend(patches, "retracted states", (slots, name, _ABORTED, _GONE_ON), (slots, name, _FREE, _FREE_IF_OVER))
+    mend(patches, "retracted states", (slots, name, _ABORTED, _GONE_ON), (slots, name, _FREE, _FREE_IF_OVER))
 
 
 def fix_drafted_states(release: Release, patches: Patches) -> None:
@@ -144,7 +136,7 @@ def fix_drafted_states(release: Release, patches: Patches) -> None:
     So may that of a turn that its first token ends: with overlap a step is in flight for it already.
     """
     name, slots = "try_cache_finished_req", release.session_slots
-    _mend(
+    mend(
         patches,
         "states with drafts",
         (slots, name, _IMPORTED, _SPEC_TOO),
@@ -155,35 +147,35 @@ def fix_drafted_states(release: Release, patches: Patches) -> None:
 
 def fix_last_token(release: Release, patches: Patches) -> None:
     """A slot counts what its turn has computed, and not the room that it had for drafts."""
-    _mend(patches, "last tokens", (release.session_slots, "try_cache_finished_req", _COUNTED, _COMPUTED))
+    mend(patches, "last tokens", (release.session_slots, "try_cache_finished_req", _COUNTED, _COMPUTED))
 
 
 def fix_empty(release: Release, patches: Patches) -> None:
     """A session of which nothing is kept gives its row back."""
-    _mend(patches, "empty slots", (release.session_slots, "try_match_prefix", _TAIL, _NOTHING))
+    mend(patches, "empty slots", (release.session_slots, "try_match_prefix", _TAIL, _NOTHING))
 
 
 def fix_rejected(release: Release, patches: Patches) -> None:
     """A turn that is rejected because another one is under way is none of the session's."""
-    _mend(patches, "rejected turns", (release.sessions.Session, "create_req", _REJECTED, _LEFT))
+    mend(patches, "rejected turns", (release.sessions.Session, "create_req", _REJECTED, _LEFT))
 
 
 def fix_order(release: Release, patches: Patches) -> None:
     """A turn that waits with its session's record is nowhere in the tree: it is ordered as what has found nothing."""
     policy = release.scheduler.SchedulePolicy
-    _mend(patches, "turns in order", (policy, "_sort_by_dfs_weight", _NODES, _TREE_NODES))
+    mend(patches, "turns in order", (policy, "_sort_by_dfs_weight", _NODES, _TREE_NODES))
 
 
 def fix_plain_turns(release: Release, patches: Patches) -> None:
     """A later turn is admitted as what it is, a prompt with a prefix, though there is no prefix cache."""
     adder = release.scheduler.PrefillAdder
-    _mend(patches, "turns without a cache", (adder, "add_one_req", _NO_CACHE, _NO_PREFIX))
+    mend(patches, "turns without a cache", (adder, "add_one_req", _NO_CACHE, _NO_PREFIX))
 
 
 def fix_rows(release: Release, patches: Patches) -> None:
     """A turn does not wait for a row when its session has one."""
     name, scheduler = "_get_new_batch_prefill_raw", release.scheduler.Scheduler
-    _mend(
+    mend(
         patches,
         "rows of turns",
         (scheduler, name, _ROOM, _OWN_ROOM),
@@ -195,7 +187,7 @@ def fix_rows(release: Release, patches: Patches) -> None:
 def fix_preempted(release: Release, patches: Patches) -> None:
     """A request that has thrown out a turn is not admitted without a row: the turn's session keeps that."""
     scheduler = release.scheduler.Scheduler
-    _mend(patches, "rows of thrown out turns", (scheduler, "_get_new_batch_prefill_raw", _PREEMPTED, _ROW_FREED))
+    mend(patches, "rows of thrown out turns", (scheduler, "_get_new_batch_prefill_raw", _PREEMPTED, _ROW_FREED))
 
 
 FIXES = (

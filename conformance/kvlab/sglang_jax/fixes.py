@@ -4,11 +4,9 @@ Each fix is the smallest that removes the issue, and no proposal. A checkout wit
 elsewhere.
 """
 
-from contextlib import suppress
-
 from kvattach.patches import Patches
 from kvattach.sglang_jax.modules import Engine
-from kvlab.injection import Defect, NotInjected, inject_fault
+from kvlab.injection import Defect, mend
 
 _COUNTED = """= adder.new_chunked_reqs[dp_rank]
             self.chunked_reqs[dp_rank].is_chunked += 1"""
@@ -148,5 +146,4 @@ def fix(engine: Engine, patches: Patches, but: str | None = None) -> None:
     """All of them, but for the one of this name; undoing `patches` puts the defects back."""
     for one in _mends(engine):
         if one.name != but:
-            with suppress(NotInjected):
-                inject_fault(one, patches)
+            mend(patches, one.name, *one.places)

@@ -1,9 +1,7 @@
 """vLLM's NIXL connector without defects that it is known to have."""
 
-from contextlib import suppress
-
 from kvattach.patches import Patches
-from kvlab.injection import Defect, NotInjected, inject_fault
+from kvlab.injection import mend
 
 
 def fix_pairing(patches: Patches) -> None:
@@ -14,6 +12,4 @@ def fix_pairing(patches: Patches) -> None:
         return
     clipped = "if len(mapped) > len(remote_group):\n            mapped = mapped[: len(remote_group)]"
     left_out = "mapped = mapped[: max(0, len(mapped) - -len(remote_group) % block_size_ratio)]"
-    places = ((Worker, "_map_block_ids_for_block_size_ratio", clipped, left_out),)
-    with suppress(NotInjected):
-        inject_fault(Defect("parts left out", "", places), patches)
+    mend(patches, "parts left out", (Worker, "_map_block_ids_for_block_size_ratio", clipped, left_out))

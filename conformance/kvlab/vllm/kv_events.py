@@ -2,14 +2,13 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
 
 from kvattach.patches import Patches
-from kvlab.injection import Defect, NotInjected, inject_fault
+from kvlab.injection import mend
 
 _STORED = """            primary_block_hash = gpu_block.block_hash
             assert primary_block_hash is not None
@@ -51,7 +50,9 @@ def cleared_by_pool(patches: Patches) -> None:
                 block, count = get_block_hash(key), len(blocks) if isinstance(blocks, dict) else 1
                 hashes = [maybe_convert_block_hash(block)] * count
                 medium = getattr(pool, "medium", "GPU")  # older releases have no other
-                removed = BlockRemoved(block_hashes=hashes, medium=medium, group_idx=get_group_id(key))
+                removed = BlockRemoved(block_hashes=hashes, medium=medium)
+                if hasattr(removed, "group_idx"):
+                    removed.group_idx = get_group_id(key)
                 pool.kv_event_queue.append(removed)
         return done
 
@@ -100,11 +101,11 @@ def parts_behind_blocks(patches: Patches) -> None:
 
 def tokens_of_owner(patches: Patches) -> None:
     """A request stores no block that is another request's by now."""
-    from vllm.v1.simple_kv_offload.manager import SimpleCPUOffloadScheduler
-
-    place = SimpleCPUOffloadScheduler, "_select_eager_blocks_to_store", _STORED, _STORED_IF_ITS_OWN
-    with suppress(NotInjected):  # older releases announce no tokens of blocks on the host
-        inject_fault(Defect("tokens of owner", "", (place,)), patches)
+    try:
+        from vllm.v1.simple_kv_offload.manager import SimpleCPUOffloadScheduler as Scheduler
+    except ImportError:
+        return  # an older release announces no tokens of blocks on the host
+    mend(patches, "tokens of owner", (Scheduler, "_select_eager_blocks_to_store", _STORED, _STORED_IF_ITS_OWN))
 
 
 FIXES = (copies_once, cleared_by_pool, tokens_of_kept, parts_behind_blocks, tokens_of_owner)
@@ -128,10 +129,11 @@ def _whole_part(pool: Any, event: Any, request: Any, end: int, size: int) -> Any
 
 def _one_by_one(pool: Any, event: Any, request: Any, kept: list[int]) -> Iterator[Any]:
     """A block an event."""
-    from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash, resolve_block_hashes
+    from vllm.v1.core.kv_cache_utils import BlockHashListWithBlockSize, maybe_convert_block_hash
 
-    size = event.block_size
-    hashes = resolve_block_hashes(request.block_hashes, pool.hash_block_size, size)
+    size, hashes = event.block_size, request.block_hashes
+    if size != pool.hash_block_size:
+        hashes = BlockHashListWithBlockSize(hashes, pool.hash_block_size, size)
     for place, index in enumerate(kept):
         yield replace(
             event,
@@ -150,7 +152,7 @@ def _once(copies: Counter[Any], event: Any) -> Iterator[Any]:
         yield event
         return
     for index, block in enumerate(event.block_hashes):
-        key = block, event.group_idx
+        key = block, getattr(event, "group_idx", None)  # older releases name no group
         copies[key] += 1 if kind == "BlockStored" else -1
         if kind == "BlockRemoved" and not copies[key]:
             yield replace(event, block_hashes=[block])
