@@ -33,6 +33,8 @@ class Labels:
         """Label -> the ranges in which it stands for others, in order."""
         self._short: dict[tuple[Label, int], tuple[int, Label]] = {}
         """Label and slot -> before which slot it holds, and a label that it was found to stand for through others."""
+        self._young: set[Label] = set()
+        """Labels that were unified since the last `keep`: pages and operations may bear them only later."""
 
     def __len__(self) -> int:
         """The labels that stand for others."""
@@ -64,6 +66,7 @@ class Labels:
         Raises:
             Malformed: a label would stand for others in more than `RANGES` ranges, or these two do already.
         """
+        self._young |= {label, same}
         slot, end, ranges = 0, min(slots or _END, _END), 0
         while slot < end:
             ranges += 1
@@ -99,13 +102,14 @@ class Labels:
         return stop
 
     def keep(self, live: Collection[Label]) -> None:
-        """Forget what no label in `live` stands for any more."""
+        """Forget what no label in `live` stands for any more, and none that was unified since the last time."""
         kept: dict[Label, list[Range]] = {}
-        todo = [label for label in live if label in self._stands_for]
+        todo = [label for label in self._young.union(live) if label in self._stands_for]
         while todo:
             label = todo.pop()
             if label not in kept:
                 kept[label] = self._stands_for[label]
                 todo += [other for _, _, other in kept[label] if other in self._stands_for]
         self._stands_for = kept
+        self._young.clear()
         self._short.clear()

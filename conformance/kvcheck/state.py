@@ -268,7 +268,7 @@ class State:
         return base + self.labels.same_up_to(one.label, other.label, start - base, stop - base)
 
     def sweep_labels(self) -> None:
-        """Forget labels that nothing bears any more, each time that their number has doubled."""
+        """Forget labels that nothing bears any more, each time that there are as many new ones as others live."""
         if len(self.labels) < self._labels_kept:
             return
         live = {label for table in self.tables.values() for label in table.labels}
@@ -280,5 +280,6 @@ class State:
                 live.update(content.label for promise in page.keys.values() for content in promise.meant)
         for tier in (tier for host in self.announced.values() for tier in host.tiers.values()):
             live.update(label for block in tier.blocks.values() for label in block.labels or ())
-        self.labels.keep({label for label in live if label is not None})
-        self._labels_kept = max(1024, 2 * len(self.labels))
+        live.discard(None)
+        self.labels.keep(live)
+        self._labels_kept = len(self.labels) + max(1024, len(live))

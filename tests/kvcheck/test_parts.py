@@ -12,7 +12,7 @@ from kvcheck.flights import Stream
 from kvcheck.labels import Labels
 from kvcheck.pages import Content, PageState
 from kvspec.memory import Pool
-from kvspec.memory.events import Begin, Done, End, Map, Receive, Send, Take, Use, Wait
+from kvspec.memory.events import Begin, Done, End, Map, Receive, Send, Take, Unify, Use, Wait
 from kvspec.memory.order import Order
 from tests.kvcheck.graph import Graph
 
@@ -202,6 +202,20 @@ def test_labels_are_alike_slot_by_slot(
     assert not any(other in groups[one, slot] for slot in range(alike, stop))
     labels.keep(kept | {one, other})
     assert labels.same_up_to(one, other, start, stop) == alike
+
+
+def test_a_label_may_be_unified_before_anything_bears_it() -> None:
+    checker = Checker({"kv": Pool(num_pages=4)})
+    checker.step(Take("a", "kv", [1]))
+    for number in range(3000):
+        promise, content = f"row#{number}", f"content {number}"
+        events = (
+            Unify(promise, content),
+            Map("row", "a", "kv", 0, [1], [promise]),
+            Begin(number, "s", writes=[Use("row", stop=1)], reads=[Use("row", stop=1, labels=[content])]),
+            End(number),
+        )
+        assert not [finding for event in events for finding in checker.step(event)], number
 
 
 def test_a_table_costs_what_is_told_of_it() -> None:
