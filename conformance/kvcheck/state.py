@@ -280,6 +280,5 @@ class State:
                 live.update(content.label for promise in page.keys.values() for content in promise.meant)
         for tier in (tier for host in self.announced.values() for tier in host.tiers.values()):
             live.update(label for block in tier.blocks.values() for label in block.labels or ())
-        live.discard(None)
-        self.labels.keep(live)
+        self.labels.keep({label for label in live if label is not None})
         self._labels_kept = len(self.labels) + max(1024, len(live))
