@@ -36,8 +36,8 @@ class Run:
 
 
 def foreign(*parts: str | None) -> str:
-    """The first label: for which adapter's weights and for whom the content is, and not how a key names these."""
-    if not any(parts):
-        return ""
-    label = chained("", parts)
-    return f"{label}~{label[:4]}"
+    """The first label: for which adapter's weights and for whom the content is, and not how a key names these.
+
+    Labels of the same tokens differ in its mark alone.
+    """
+    return f"~{chained('', parts)}" if any(parts) else ""

@@ -30,6 +30,22 @@ def withdrawn(events: Sequence[MemoryEvent]) -> bool:
     return any(isinstance(event, Drop) for event in events)
 
 
+def kept_apart(events: Sequence[MemoryEvent]) -> bool:
+    """The same tokens are published for two, by their salts, adapters or weights: neither hits the other's page."""
+    there: dict[tuple[str, object], str] = {}
+    for event in events:
+        if isinstance(event, Publish) and event.labels is not None:
+            for page, label in zip(event.pages, event.labels, strict=True):
+                tokens = label.partition("~")[0]
+                if any(one != label and one.partition("~")[0] == tokens for one in there.values()):
+                    return True
+                there[event.pool, page] = label
+        elif isinstance(event, Drop):
+            for page in event.pages:
+                there.pop((event.pool, page), None)
+    return False
+
+
 def drafted(events: Sequence[MemoryEvent]) -> bool:
     """A launch writes slots of which it is not known how many count: drafts."""
     return any(isinstance(event, Begin) and any(use.at_most for use in event.writes) for event in events)
@@ -94,6 +110,8 @@ def _remote(event: MemoryEvent) -> bool:
 
 EVERYWHERE: Mapping[str, Goal] = {"a published page is hit": hit, "a name is withdrawn": withdrawn}
 """Goals of every engine."""
+NAMED: Mapping[str, Goal] = {"equal tokens of two are kept apart": kept_apart}
+"""Those of one whose requests have salts, adapters or other weights."""
 OVERLAPPED: Mapping[str, Goal] = {**EVERYWHERE, "a request ends under a launch": ended_in_flight}
 """Those of an engine whose launches overlap its scheduler."""
 PAIRED: Mapping[str, Goal] = {

@@ -5,7 +5,7 @@ from pathlib import Path
 from kvattach.hooks import Hooks
 from kvattach.patches import Patches
 from kvlab.drives import CheckedTrace, Trial, known_issues
-from kvlab.goals import SERVED, SPECULATIVE
+from kvlab.goals import NAMED, SERVED, SPECULATIVE
 from kvlab.injection import inject_fault
 from kvlab.vllm import kv_offloading, nixl
 from kvlab.vllm.driver import EngineGaveUp, StuckError
@@ -94,4 +94,5 @@ def trial(folder: Path | None) -> Trial:
         runs=RUNS,
         can_run=lambda work: not lacking(work or Workload(), without),
     )
-    return Trial(name, attach, run, injected, fix, known, goals=SPECULATIVE if without_servers else SERVED)
+    goals = {**NAMED, **(SPECULATIVE if without_servers else SERVED)}
+    return Trial(name, attach, run, injected, fix, known, goals=goals)
