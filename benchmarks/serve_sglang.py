@@ -1,6 +1,6 @@
 """The cost of hooks in a real SGLang server on the CPU: three servers that differ in KVSPEC alone, asked in turns.
 
-python benchmarks/serve_sglang.py 0.5.23 [ROUNDS [PAGE_SIZE]]
+    python benchmarks/serve_sglang.py 0.5.23 [ROUNDS [PAGE_SIZE]]
 
 The model is tiny, so a step takes little and the hooks' part is large. Processor time is that of the scheduler's
 process, the thread that writes a recording included; `check` has a process of its own besides. Linux only.
@@ -19,9 +19,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from kvconform.traces.memory import open_trace
 from kvlab.model import VOCABULARY
+from kvlab.serving.environment import NoEnvironment
 from kvlab.serving.report import installed
 from kvlab.serving.servers import Server, sglang
 from kvlab.serving.session import prepared, running
@@ -125,7 +129,8 @@ def started(version: str, name: str, folder: Path, page_size: int) -> Iterator[A
     hooked = {**environment, "KVSPEC": values[name], "TMPDIR": str(folder)}
     with running(one, python, model, folder / "server.log", hooked) as (process, port):
         scheduler = _process(lambda number, said: "sglang::scheduler" in said and os.getpgid(number) == process.pid)
-        assert scheduler is not None, "the scheduler's process is not there"
+        if scheduler is None:
+            raise NoEnvironment("the server has no process whose name is that of a scheduler (sglang::scheduler)")
         arm = Arm(port, scheduler, _process(lambda _, said: "kvattach.following" in said and str(folder) in said))
         arm.asked(prompts("warm"))
         for kept in (arm.processor, arm.checking, arm.rate, arm.first):
@@ -150,8 +155,21 @@ def launches(folder: Path) -> tuple[int, int]:
     return steps, events
 
 
-def main(version: str, rounds: int = 10, page_size: int = 1) -> None:
+def main(
+    version: Annotated[str, typer.Argument(help="The release of SGLang.")],
+    rounds: Annotated[int, typer.Argument(min=1, help="Rounds that medians are of.")] = 10,
+    page_size: Annotated[int, typer.Argument(min=1, help="Tokens of a page.")] = 1,
+) -> None:
     """Measure the arms in turns, and print the median of each."""
+    try:
+        measure(version, rounds, page_size)
+    except NoEnvironment as error:
+        print(error, file=sys.stderr)
+        raise typer.Exit(2) from error
+
+
+def measure(version: str, rounds: int, page_size: int) -> None:
+    """See `main`."""
     with tempfile.TemporaryDirectory() as scratch:
         with ExitStack() as servers:
             arms = {
@@ -180,4 +198,4 @@ def main(version: str, rounds: int = 10, page_size: int = 1) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *(int(given) for given in sys.argv[2:]))
+    typer.run(main)
