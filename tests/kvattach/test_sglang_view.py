@@ -9,6 +9,7 @@ np = pytest.importorskip("numpy")
 
 from kvattach.hooks import chained  # noqa: E402
 from kvattach.residency import foreign  # noqa: E402
+from kvattach.sglang import view  # noqa: E402
 from kvattach.sglang.view import KV, STATES, WINDOW, OpaqueTree, tree_of  # noqa: E402
 
 SIZE = 2
@@ -91,10 +92,18 @@ def test_an_insert_names_each_page_by_all_tokens_before_its_end(tree: OpaqueTree
     name = chained("", (1, 2))
     assert tree.labels(first) == [name, chained(name, (3, 4))]
     assert tree.labels(second) == [chained(chained(name, (3, 4)), (5, 6))]
-    tree.whose[None, None] = mine = foreign("an adapter", "a key", None)
+    mine = foreign("an adapter", "a key", None)
+    tree.used(SimpleNamespace(extra_key=None), mine)
     tree.inserted(9, Key([1, 2, 3, 4, 5, 6]))
     assert tree.labels(first)[0] == chained(mine, (1, 2)) != name
     assert mine.partition("~")[2] == tree.labels(second)[0].partition("~")[2] != ""
+
+
+def test_the_namespaces_used_last_are_remembered(tree: OpaqueTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(view, "REMEMBERED", 2)
+    for salt in ("one", "two", "one", "three"):
+        tree.used(SimpleNamespace(extra_key=None, cache_salt=salt), f"of {salt}")
+    assert [tree.whose((None, salt)) for salt in ("one", "two", "three")] == ["of one", "", "of three"]
 
 
 def test_the_books_tell_what_is_not_locked(tree: OpaqueTree) -> None:

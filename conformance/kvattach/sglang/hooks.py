@@ -18,7 +18,7 @@ from kvattach.sglang.residency import Lock
 from kvattach.sglang.routers import Routers
 from kvattach.sglang.rows import Rows
 from kvattach.sglang.states import Kept
-from kvattach.sglang.view import HOST, KV, METADATA, NEW, ROWS, STATES, TREE, WINDOW, Ids, Span, Stay, space, tree_of
+from kvattach.sglang.view import HOST, KV, METADATA, NEW, ROWS, STATES, TREE, WINDOW, Ids, Span, Stay, tree_of
 from kvspec.memory.events import (
     Count,
     Drop,
@@ -59,9 +59,7 @@ class Attached(Rows):
         self._launched = 0
         self._relay = None if release.relay is None else Relay(release, self.hooks, self._streams)
         """Buffers of launches; `None` in older releases, in which they are not followed."""
-        self._routers = Routers(
-            release, self.hooks, lambda: self._cache, lambda: self._tree.whose.get((None, None), "")
-        )
+        self._routers = Routers(release, self.hooks, lambda: self._cache, lambda: self._tree.whose((None, None)))
         self._origins = Origins(release, self.hooks)
         self._install()
 
@@ -171,7 +169,7 @@ class Attached(Rows):
         stay = self._stays.get(req.rid)
         if stay is None:
             return self._of_row(self._row_of(req))
-        self._tree.whose[space(req)] = stay.whose
+        self._tree.used(req, stay.whose)
         for learnt in stay.grown([*req.origin_input_ids, *req.output_ids]):
             self.hooks.emit(learnt)
         return stay.name

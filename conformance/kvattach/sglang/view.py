@@ -26,6 +26,10 @@ TREE = "tree"
 """The holder for whom the tree frees its own pages. It never holds anything."""
 
 
+REMEMBERED = 100_000
+"""Namespaces whose first label is remembered, those used last; pages of one that is forgotten have other names."""
+
+
 def space(key: Any) -> Space:
     """The namespace of a key, or of a request; older releases have no salts there."""
     return key.extra_key, getattr(key, "cache_salt", None)
@@ -71,10 +75,22 @@ class Tree:
             self._components = {KV: kinds.FULL, WINDOW: kinds.SWA, STATES: kinds.MAMBA}
         self.pools = [KV]
         """The pools of which its nodes have pages."""
-        self.whose: dict[Space, str] = {}
+        self._whose: dict[Space, str] = {}
         """Namespace of keys -> the first label of those who used it last (`kvattach.residency.foreign`)."""
         if kinds is not None:
             self.pools += [WINDOW] * cache.supports_swa() + [STATES] * cache.supports_mamba()
+
+    def used(self, key: Any, whose: str) -> None:
+        """A request uses the namespace of its key, with this first label."""
+        named = space(key)
+        self._whose.pop(named, None)
+        self._whose[named] = whose
+        if len(self._whose) > REMEMBERED:
+            del self._whose[next(iter(self._whose))]
+
+    def whose(self, named: Space) -> str:
+        """The first label of a namespace."""
+        return self._whose.get(named, "")
 
     def node(self, named: Any) -> Any:
         """The node that a release names: by a number, or as it is."""
@@ -151,7 +167,7 @@ class Tree:
         if kept is not None and kept[0] == len(node.key):
             return kept[1]
         above = node.parent
-        last = self.labels(above)[-1] if above is not self.root else self.whose.get(space(node.key), "")
+        last = self.labels(above)[-1] if above is not self.root else self.whose(space(node.key))
         tokens = list(node.key.token_ids)[: len(node.key)]
         made: list[str] = []
         for start in range(0, len(tokens), self._size):
@@ -237,7 +253,7 @@ class OpaqueTree(Tree):
         tokens = list(key.token_ids)[: len(key)]
         self._labels = []
         for start in range(0, len(tokens), self._size):
-            last = self._labels[-1] if self._labels else self.whose.get(space(key), "")
+            last = self._labels[-1] if self._labels else self.whose(space(key))
             self._labels.append(chained(last, tuple(tokens[start : start + self._size])))
         return named
 
