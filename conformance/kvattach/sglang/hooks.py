@@ -1,41 +1,34 @@
 """Hooks into SGLang: memory events of its allocators, locks, inserts, transfers and launches.
 
 Pages of the tree have no holder: an insert publishes pages and releases the request's references, and a lock is a
-reference to each page on its path. A lock does not name its owner: the hooks know it from the function that is under
-way. A request's own lock passes to it when it is first launched.
+reference to each page on its path (`kvattach.sglang.locks`).
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from kvattach.buffers import BUFFERS
 from kvattach.hooks import Trace
 from kvattach.sglang.buffers import Relay
+from kvattach.sglang.locks import Locks
 from kvattach.sglang.origins import Origins
 from kvattach.sglang.release import Release
-from kvattach.sglang.residency import Lock
 from kvattach.sglang.routers import Routers
-from kvattach.sglang.rows import Rows
 from kvattach.sglang.states import Kept
-from kvattach.sglang.view import HOST, KV, METADATA, NEW, ROWS, STATES, TREE, WINDOW, Ids, Span, Stay, tree_of
+from kvattach.sglang.view import HOST, KV, METADATA, NEW, ROWS, STATES, TREE, WINDOW, Ids, Stay, tree_of
 from kvspec.memory.events import (
     Count,
     Drop,
     Failed,
     Idle,
     Map,
-    Pages,
     Pool,
-    Publish,
-    Share,
     Transfer,
     Use,
 )
-from kvspec.memory.events import Release as Released
 
 
-class Attached(Rows):
+class Attached(Locks):
     """Emits the events of one memory, once it is complete."""
 
     def __init__(
@@ -56,7 +49,6 @@ class Attached(Rows):
         self._device = device or release.torch.cuda
         self._every = count_every
         self._looks = 0
-        self._launched = 0
         self._relay = None if release.relay is None else Relay(release, self.hooks, self._streams)
         """Buffers of launches; `None` in older releases, in which they are not followed."""
         self._routers = Routers(release, self.hooks, lambda: self._cache, lambda: self._tree.whose((None, None)))
@@ -148,13 +140,6 @@ class Attached(Rows):
         hooks.hook(cache, "write_backup", before=before)
         self._acting(cache, "write_backup", lambda _, node, *__, **___: f"write {node.id}", after=self._backed_up)
 
-    def _lock_hooks(self, owner: Any) -> None:
-        before: Callable[..., Any] = lambda _, node, *__, **___: self._path(node)  # noqa: E731
-        for name, sign in (("inc_lock_ref", 1), ("dec_lock_ref", -1)):
-            self.hooks.hook(owner, name, before=before, after=partial(self._locks, sign))
-        if hasattr(owner, "dec_swa_lock_only"):
-            self.hooks.hook(owner, "dec_swa_lock_only", before=before, after=partial(self._locks, 0))
-
     # Holders
 
     def _applies(self, _: Any, action: Any) -> str:
@@ -174,62 +159,7 @@ class Attached(Rows):
             self.hooks.emit(learnt)
         return stay.name
 
-    def _next_lock(self) -> str:
-        self._launched += 1
-        return f"lock {self._launched}"
-
-    def _owns(self, _: None, lock: Any, *__: Any, **___: Any) -> None:
-        if lock is not None:
-            lock.kvspec_owner = self._who[-1]
-
-    def _adopt(self, req: Any, name: str) -> None:
-        """A request's lock is the request's."""
-        lock = getattr(req, "lock", None) or getattr(self._slot(req), "lock", None)
-        owner = getattr(lock, "kvspec_owner", name)
-        if lock is not None and owner != name:
-            self._transfer(owner, name, lock)
-
-    def _adopt_path(self, req: Any, name: str) -> None:
-        """As `_adopt`, once, where a lock is known by its node only."""
-        lock = self._lock_of(NEW, req.last_node)
-        if lock is not None:
-            lock.who = name
-            pages: Pages = [page for node in self._tree.path(req.last_node) for page in self._tree.device(node)]
-            self.hooks.emit(Transfer(NEW, name, KV, pages))
-
-    def _lock_of(self, who: str, node: Any) -> Lock | None:
-        return next((lock for lock in self._locked if lock.who == who and lock.node == node), None)
-
     # The tree
-
-    def _publish(self, named: Any, planned: bool = False) -> None:
-        """The pages on a path that the tree has and had not; they are its own from now on."""
-        start = 0
-        for node in self._tree.path(named):
-            for pool in self._tree.pools:
-                self._publish_node(node, start, pool, planned)
-            start += self._tree.length(node)
-
-    def _publish_node(self, node: Any, start: int, pool: str, planned: bool) -> None:
-        pages, keys = self._tree.device(node, pool), self._keys[pool]
-        fresh = [index for index, page in enumerate(pages) if page not in keys]
-        if not fresh:
-            return
-        # A state is the one at the node's end.
-        labels = self._tree.labels(node)[-1:] if pool == STATES else self._tree.labels(node)
-        new, names = [pages[index] for index in fresh], [labels[index] for index in fresh]
-        keys.update(zip(new, names, strict=True))
-        self.hooks.emit(Publish(pool, [*new], names, names, planned=planned))
-        for lock in self._locked:
-            if node in self._tree.path(lock.node) and (pool == KV or (lock.low is not None and start >= lock.low)):
-                self.hooks.emit(Share(lock.who, pool, [*new], names))
-        if not planned:
-            giver = next(who for who in reversed(self._who) if not who.startswith(("write", "load", "lock")))
-            ready = [page for page in new if page in self._fresh[pool]]
-            self._fresh[pool].difference_update(ready)
-            for who, given in ((NEW, ready), (giver, [page for page in new if page not in ready])):
-                if given:
-                    self.hooks.emit(Released(who, pool, [*given]))
 
     def _emptied(self, cache: Any) -> None:
         """The server flushed its cache: only sessions may hold anything then, and they lose it."""
@@ -242,70 +172,6 @@ class Attached(Rows):
         for pool, keys in self._keys.items():
             self.hooks.emit(Drop(pool, [*keys]))
             keys.clear()
-
-    def _inserted(self, _: None, answer: Any, __: Any, asked: Any, *___: Any, **____: Any) -> None:
-        """A key was inserted; in the oldest releases it is what is asked, and not part of it."""
-        key = getattr(asked, "key", asked)
-        self._publish(self._tree.inserted(getattr(answer, "last_device_node", None), key))
-
-    def _path(self, named: Any) -> list[tuple[Any, str, int, Ids]]:
-        """Before the locks on a path change: what they are, for each node and pool, and on which pages."""
-        if self._who[-1].startswith("load "):
-            self._publish(named, planned=True)
-        tree = self._tree
-        return [
-            (node, pool, tree.locks(node, pool), tree.device(node, pool))
-            for node in tree.path(named)
-            for pool in tree.pools
-        ]
-
-    def _locks(
-        self, sign: int, path: list[tuple[Any, str, int, Ids]], _: Any, __: Any, named: Any, *___: Any, **____: Any
-    ) -> None:
-        """The locks on a path have changed: one more, one less, or (0) one less of window pages only."""
-        who, node = self._holder(named), self._tree.node(named)
-        lock = Lock(who, node, self._window_begins(path)) if sign > 0 else self._lock_of(who, node)
-        for at, pool, before, pages in path:
-            locked = self._requested(sign, lock, at, pool) if self._tree.opaque else self._tree.locks(at, pool) - before
-            names = [self._keys[pool].get(page, "") for page in pages]
-            for _again in range(locked if pages else 0):
-                self.hooks.emit(Share(who, pool, [*pages], names))
-            for _again in range(-locked if pages else 0):
-                self.hooks.emit(Released(who, pool, [*pages]))
-        if lock is None or not path:
-            return
-        if sign > 0:
-            self._locked.append(lock)
-        elif sign < 0:
-            self._locked.remove(lock)
-        else:
-            lock.low = None
-
-    def _requested(self, sign: int, lock: Lock | None, node: Span, pool: str) -> int:
-        """The change of the locks on a node of an opaque tree: the one that was requested of its core."""
-        if pool == KV:
-            return sign
-        if pool == STATES:
-            # Only the one at its end, which goes with the window where there is one.
-            return sign if lock is not None and node.id == lock.node else 0
-        covered = lock is not None and lock.low is not None and node.start >= lock.low
-        return (sign or -1) if covered else 0
-
-    def _window_begins(self, path: list[tuple[Any, str, int, Ids]]) -> int | None:
-        """From which token on a lock on a path covers window pages: whole nodes, until they are a window."""
-        lengths = [self._tree.length(node) for node, pool, _, _ in path if pool == KV]
-        low = stop = sum(lengths)
-        while lengths and stop - low < self._window:
-            low -= lengths.pop()
-        return low if self._window else None
-
-    def _holder(self, named: Any) -> str:
-        """The holder for whom a lock changes: that of the function under way, or the acknowledged transfer."""
-        who = self._who[-1]
-        if who in ("writing", "loading"):
-            kind = "write" if who == "writing" else "load"
-            return f"{kind} {getattr(named, 'id', named)}"
-        return who
 
     def _settled(self, _: None, __: Any, ___: Any, req: Any, *____: Any, **_____: Any) -> None:
         """A request has published: its row names the tree's pages, and its lock is another one."""
