@@ -6,7 +6,7 @@ that reaches one in none of its runs is red in the matrix.
 
 from collections.abc import Callable, Mapping, Sequence
 
-from kvspec.memory.events import Begin, Drop, End, EndHolder, Map, MemoryEvent, OpId, Publish, Receive, Share
+from kvspec.memory.events import Begin, Drop, End, EndHolder, Map, MemoryEvent, OpId, Publish, Receive, Send, Share
 
 Goal = Callable[[Sequence[MemoryEvent]], bool]
 """Whether the events of a run reach it."""
@@ -101,6 +101,12 @@ def started_again(events: Sequence[MemoryEvent]) -> bool:
     return any(event.host is not None and event.host.endswith(".2") for event in events)
 
 
+def died_in_transfer(events: Sequence[MemoryEvent]) -> bool:
+    """A server that is started again had died in the middle of a transfer."""
+    last = {event.host: event for event in events if event.host is not None and not isinstance(event, Send)}
+    return any(isinstance(one, End) and one.unwritten and f"{host}.2" in last for host, one in last.items())
+
+
 def _remote(event: MemoryEvent) -> bool:
     if not isinstance(event, Begin) or event.host is None:
         return False
@@ -119,6 +125,8 @@ PAIRED: Mapping[str, Goal] = {
     "a server writes another one's pages": written_remotely,
     "a write of another server's pages fails": cut_off,
     "an abort is answered": abort_answered,
+    "a server is started again": started_again,
+    "a server dies in the middle of a transfer": died_in_transfer,
 }
 """Those of one whose prefill and decode are two servers, besides."""
 SPECULATIVE: Mapping[str, Goal] = {**OVERLAPPED, "drafts are written": drafted}

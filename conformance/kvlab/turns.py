@@ -10,7 +10,7 @@ from typing import ClassVar
 
 
 class Over(BaseException):
-    """The drive has ended. No engine catches it."""
+    """The drive has ended, or the server whose thread it is. No engine catches it."""
 
 
 class Task:
@@ -22,7 +22,7 @@ class Task:
         self.until: Callable[[], bool] = lambda: True
         """Whether what it waits for is there."""
         self.error: BaseException | None = None
-        self.ended = False
+        self.ended = self.stopped = False
         self.go = threading.Semaphore(0)
         self._body = body
         self._thread = threading.Thread(target=self._run, name=f"{server} {name}", daemon=True)
@@ -35,7 +35,7 @@ class Task:
         self.go.acquire()
         turns = Turns.current
         try:
-            if not turns.over:
+            if not self.stopped:
                 self._body()
         except Over:
             pass
@@ -57,7 +57,6 @@ class Turns:
     def __init__(self) -> None:
         """There are none yet."""
         self.back = threading.Semaphore(0)
-        self.over = False
         self.running: Task | None = None
         self._tasks: list[Task] = []
         Turns.current = self
@@ -88,22 +87,29 @@ class Turns:
         """Called in a thread: let others go on, and return in a later turn, in which `until` says yes.
 
         Raises:
-            Over: the drive has ended.
+            Over: the drive has ended, or the server.
         """
         task = self.running
         assert task is not None, "the drive itself waits for nothing"
         task.until = until
         self.back.release()
         task.go.acquire()
-        if self.over:
+        if task.stopped:
             raise Over
+
+    def end(self, server: str) -> None:
+        """End the threads of a server, wherever they wait."""
+        self._end([task for task in self._tasks if task.server == server])
 
     def close(self) -> None:
         """End all threads, wherever they wait."""
         if self.running is not None:  # it was still at work when the drive was ended
             self.back.acquire()
-        self.over = True
-        for task in self._tasks:
+        self._end(self._tasks)
+
+    def _end(self, tasks: list[Task]) -> None:
+        for task in tasks:
+            task.stopped = True
             if not task.ended:
                 task.go.release()
                 self.back.acquire()

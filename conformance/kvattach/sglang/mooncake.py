@@ -147,16 +147,16 @@ class Mooncake:
         mine, theirs = manager.kv_args, manager.decode_kv_args_table[session]
         chunk = self._chunks[threading.get_ident()]
         pages = _pairs(blocks, mine.kv_data_ptrs, mine.kv_data_lens, mine.kv_item_lens, theirs.dst_kv_ptrs)
-        holder = self._holders.get(chunk.room)
+        holder, peer = self._holders.get(chunk.room), self.peer(session)
         copies = list[tuple[Use, Use]]()
         for ours, there in pages:
             stop = 0 if (ours, there) != pages[-1] else self._last_slots(chunk, len(pages))
-            copies.append((self._use(KV, ours, stop, holder), self._use(f"{self._peer}/{KV}", there, stop)))
+            copies.append((self._use(KV, ours, stop, holder), self._use(f"{peer}/{KV}", there, stop)))
         slots = _pairs(blocks, mine.aux_data_ptrs, mine.aux_data_lens, mine.aux_item_lens, theirs.dst_aux_ptrs)
         copies += [
             (
                 self._use(METADATA, ours, 0, _metadata(chunk.room)),
-                self._use(f"{self._peer}/{METADATA}", there, 0, f"{self._peer}/{_metadata(chunk.room)}"),
+                self._use(f"{peer}/{METADATA}", there, 0, f"{peer}/{_metadata(chunk.room)}"),
             )
             for ours, there in slots
         ]
@@ -166,6 +166,10 @@ class Mooncake:
         self._rooms[name] = chunk.room
         self._attached.hooks.emit(Begin(name, copies=copies, at="batch_transfer_sync"))
         return name
+
+    def peer(self, _: str) -> str:
+        """The host whose memory a session of the library reaches."""
+        return self._peer
 
     def _use(self, pool: str, page: int, stop: int, holder: str | None = None) -> Use:
         return Use(None, pool, [page], 0, stop, holder=holder)

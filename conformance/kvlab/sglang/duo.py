@@ -58,6 +58,8 @@ class Duo:
     early: bool
     """Whether prefill sends what it has in its cache before it computes the rest."""
     faults: Faults
+    restarts: tuple[str, ...] = ()
+    """The servers that die once, whatever they are at, and are started again."""
 
     @classmethod
     def drawn(cls, rng: random.Random, *, known: bool = True) -> "Duo":
@@ -106,6 +108,7 @@ class Duo:
                 silent=rng.choice([0.0, 0.0, 0.002]),
                 steady=not known,
             ),
+            restarts=rng.choice([(), (), (), ("prefill",), ("decode",), SERVERS]),
         )
 
     def half(self, server: str) -> Half:

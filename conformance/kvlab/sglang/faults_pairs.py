@@ -5,8 +5,8 @@ from kvlab.injection import Defect
 
 
 def in_pairs(release: Release) -> list[Defect]:
-    """Fourteen of them, for 0.5.23."""
-    return _of_prefill(release) + _of_transfers(release) + _of_decode(release)
+    """Nineteen of them, for 0.5.23."""
+    return _of_prefill(release) + _of_transfers(release) + _of_decode(release) + _of_the_lost(release)
 
 
 def _of_prefill(release: Release) -> list[Defect]:
@@ -141,6 +141,61 @@ def _of_decode(release: Release) -> list[Defect]:
                     "pop_preallocated",
                     "][total_prefix_len:origin_input_len]",
                     "][: origin_input_len - total_prefix_len]",
+                ),
+            ),
+        ),
+    ]
+
+
+def _of_the_lost(release: Release) -> list[Defect]:
+    """Where a server is gone, or is there again."""
+    modules = release.pair
+    sender, receiver = modules.common.CommonKVSender, modules.common.CommonKVReceiver
+    held = "or (deferrable and decode_req.kv_receiver.abort_notified)"
+    return [
+        Defect(
+            "lost is taken for gone",
+            "decode gives pages back at once when prefill misses its heartbeats, and it was silent only",
+            (
+                (
+                    modules.decode.DecodeTransferQueue,
+                    "pop_transferred",
+                    held,
+                    f"{held} and 'Lost connection' not in str(failure_reason)",
+                ),
+            ),
+        ),
+        Defect(
+            "written to its former life",
+            "prefill writes to the decode server that it met first, which was started again since",
+            (
+                (
+                    modules.mooncake.MooncakeKVManager,
+                    "transfer_worker",
+                    "ret = self.send_kvcache(\n                            req.mooncake_session_id,",
+                    "ret = self.send_kvcache(\n                            next(iter(self.decode_kv_args_table)),",
+                ),
+            ),
+        ),
+        Defect(
+            "waits for a dead decode",
+            "prefill gives no request up that decode never asks for",
+            ((sender, "_check_bootstrap_timeout", "if elapsed < self.kv_mgr.bootstrap_timeout:", "if True:"),),
+        ),
+        Defect(
+            "waits for a dead prefill",
+            "decode gives no request up that prefill never sends",
+            ((receiver, "_check_waiting_timeout", "if elapsed < self.kv_mgr.waiting_timeout:", "if True:"),),
+        ),
+        Defect(
+            "waits for the answer of the dead",
+            "decode keeps the pages of a failed request until prefill has answered its abort, and it never will",
+            (
+                (
+                    modules.decode.DecodeTransferQueue,
+                    "resolve_deferred_releases",
+                    "is_ready = is_drained or now >= deadline",
+                    "is_ready = is_drained",
                 ),
             ),
         ),

@@ -9,6 +9,8 @@ from kvlab.turns import Turns
 
 SERVERS = ("prefill", "decode")
 """The two hosts; the place of a server here is the end of its address."""
+LATER = {f"{server}.2": server for server in SERVERS}
+"""The second life of each server."""
 SKEW = 3600.0
 """Seconds between the clocks of the servers, which count from different moments."""
 LATENCY, LATE = 2.0, 90.0
@@ -43,6 +45,29 @@ def address(server: str) -> str:
     return f"10.0.0.{1 + SERVERS.index(server)}"
 
 
+def named(server: str, life: int) -> str:
+    """The name of a server that was started so often."""
+    return server if life == 1 else f"{server}.{life}"
+
+
+def reached(place: str) -> str:
+    """The server at an address, in the life that has the port: it has another one whenever it is started."""
+    host, _, port = place.rpartition(":")
+    return named(SERVERS[int(host[-1]) - 1], int(port) - 1)
+
+
+@dataclass(frozen=True)
+class Unsettled:
+    """A transfer that has failed for its caller and goes on."""
+
+    ends: float
+    number: int
+    sender: str
+    to: str
+    move: Callable[[], None]
+    """Its effect, at its end."""
+
+
 @dataclass
 class Network:
     """The connections and transfers of one drive. Seconds are the network's own."""
@@ -55,16 +80,18 @@ class Network:
     now: float = 0.0
     here: str = ""
     """The server at work."""
+    lives: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SERVERS, 1))
+    """How often each server was started."""
+    up: set[str] = field(default_factory=lambda: {*SERVERS})
+    """The servers that run, each in its life."""
     inboxes: dict[str, list[tuple[float, int, list[bytes]]]] = field(default_factory=dict)
-    """Server -> what is on its way to it, when it is there, and its number."""
+    """Server, in its life -> what is on its way to it, when it is there, and its number."""
     routes: dict[str, Any] = field(default_factory=dict)
     """The registration of the prefill server."""
-    transfers: int = 0
-    """How many transfers were posted."""
-    unsettled: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
-    """Transfers that have failed for their caller and go on: when they end, their number, and what they do then."""
+    unsettled: list[Unsettled] = field(default_factory=list)
+    """Transfers that go on after they have failed."""
     silent: dict[str, float] = field(default_factory=dict)
-    """Server -> until when it does not answer."""
+    """Server, in its life -> until when it does not answer."""
     over: Callable[[int, bool], None] = lambda *_: None
     """Called when a transfer that has failed for its caller is over: its number, and whether all of it is written."""
     _dice: random.Random = field(init=False)
@@ -91,15 +118,34 @@ class Network:
         self.now += seconds
         for server in SERVERS:
             if self._dice.random() < self.faults.silent * seconds:
-                self.silent[server] = self.now + self._dice.random() * SILENT
-        for one in [one for one in self.unsettled if one[0] <= self.now]:
+                self.silent[self.life(server)] = self.now + self._dice.random() * SILENT
+        for one in [one for one in self.unsettled if one.ends <= self.now]:
             self.unsettled.remove(one)
-            one[2]()
-            self.over(one[1], True)
+            there = one.to in self.up
+            if there:
+                one.move()
+            self.over(one.number, there)
 
-    def answers(self, server: str) -> bool:
-        """Whether a server answers now."""
-        return self.silent.get(server, 0.0) <= self.now
+    def life(self, server: str) -> str:
+        """The name of a server since it was started last."""
+        return named(server, self.lives[server])
+
+    def dies(self, server: str) -> None:
+        """A server is no more, and with it all that it has under way."""
+        gone = self.life(server)
+        self.up.remove(gone)
+        self.lives[server] += 1
+        self.unsettled = [one for one in self.unsettled if one.sender != gone]
+        if server == "prefill":
+            self.routes.clear()
+
+    def starts(self, server: str) -> None:
+        """It is there again, under its address, with another port."""
+        self.up.add(self.life(server))
+
+    def answers(self, life: str) -> bool:
+        """Whether a server answers now, in its life."""
+        return life in self.up and self.silent.get(life, 0.0) <= self.now
 
     def happens(self, how_often: float) -> bool:
         """Whether something happens now."""
@@ -126,10 +172,12 @@ class Network:
         """Let others go on until so many seconds have passed."""
         until = self.now + seconds
         self._wakes.append(until)
-        self.turns.wait(lambda: self.now >= until)
-        self._wakes.remove(until)
+        try:
+            self.turns.wait(lambda: self.now >= until)
+        finally:
+            self._wakes.remove(until)
 
     def quiet(self) -> float:
         """Seconds until something arrives or is over."""
-        arrivals = [one[0] for inbox in self.inboxes.values() for one in inbox]
-        return min([*arrivals, *self._wakes, *(one[0] for one in self.unsettled), self.now + LATE]) - self.now
+        arrivals = [one[0] for life, inbox in self.inboxes.items() if life in self.up for one in inbox]
+        return min([*arrivals, *self._wakes, *(one.ends for one in self.unsettled), self.now + LATE]) - self.now

@@ -10,12 +10,12 @@ from kvattach.hooks import Hooks
 from kvattach.patches import Patches
 from kvattach.sglang.hooks import Attached
 from kvattach.sglang.launches import spans
-from kvattach.sglang.mooncake import Mooncake
 from kvattach.sglang.release import Release
 from kvcheck import Finding
 from kvlab.device import Event, Stream, advance, stood_in
 from kvlab.hosts import Together
 from kvlab.sglang.duo import Duo, Memory, arguments_of, environment
+from kvlab.sglang.followed import Followed
 from kvlab.sglang.network import SERVERS, Network, address
 from kvlab.sglang.server import Worker, configured, request, scheduler
 from kvlab.sglang.transport import played
@@ -23,7 +23,7 @@ from kvlab.stubs import Arguments
 from kvlab.tokens import Reason, Tokens, ignored
 from kvlab.traffic import STUCK, Traffic
 from kvlab.turns import Task, Turns
-from kvspec.memory.events import Failed, Receive, Send
+from kvspec.memory.events import Failed
 
 TICK, LONG_TICK = 0.4, 8.0
 """Seconds of the network's time between two turns, at most; while nothing is launched, at most."""
@@ -34,39 +34,14 @@ STAYS = 0.7
 MOST_TURNS = 20_000
 DRAIN = 6_000
 """Turns in which the last requests end: some wait for time-outs of minutes."""
+DOWN = 120.0
+"""Seconds until a server that has died is started again, at most."""
 LOOKS = 5
 """Loops of a server between two looks at its books."""
 
 
 class HookFailed(Exception):
     """A hook has failed, and with it the drive."""
-
-
-class Followed(Mooncake):
-    """The transfers of a server whose clock is the other one's as well.
-
-    Where decode gives pages back by the clock no message comes before that: what was over by then comes before it here.
-    """
-
-    def __init__(self, attached: Attached, peer: str) -> None:
-        """None is over yet."""
-        super().__init__(attached, peer)
-        self._over: dict[int, list[str]] = {}
-        """Room -> messages that its transfers are over, which no engine gets."""
-
-    def ended(self, room: int, name: str) -> None:
-        """A transfer of a room was seen complete."""
-        self._over.setdefault(room, []).append(f"over {name}")
-        self._attached.hooks.emit(Send(f"over {name}"))
-
-    def knows(self, hooks: Hooks, release: Release) -> None:
-        """Let decode know what is over, whose hooks these are, when it gives pages back by the clock."""
-
-        def released(_: Any, one: Any, *__: Any) -> None:
-            for message in self._over.get(one.req.bootstrap_room, ()):
-                hooks.emit(Receive(message))
-
-        hooks.hook(release.pair.decode.DecodeTransferQueue, "_do_release", before=released)
 
 
 class Server:
@@ -135,7 +110,15 @@ class Pair:
         smallest = min(duo.prefill.pages, duo.decode.pages) * duo.page_size
         self.traffic = Traffic(self.rng, duo.requests, smallest // 2, duo.alphabet, running=duo.decode.running)
         self.traffic.texts = self.tokens.texts
+        self._dice = random.Random(f"{seed} deaths")
+        self._deaths = {server: self._dice.randrange(1, duo.requests) for server in duo.restarts}
+        """Server -> after how many requests it dies."""
+        self._births: dict[str, float] = {}
+        """Servers that have died, and when they are started again."""
+        self._arrived = 0
         self._transfers: dict[str, Followed] = {}
+        self._ended_transfers: dict[int, list[str]] = {}
+        """Room -> messages that its transfers are over."""
         self._here: Server | None = None
         self._calm = False
         self._turned = self._drained = self._still = 0
@@ -151,14 +134,16 @@ class Pair:
             stack.callback(self._leave)
             stack.callback(self.turns.close)
             for name in SERVERS:
-                self._at_work(name, Stream())
-                self._make(name, self._given[name])
+                self._start(name)
             for server in self.servers.values():
                 self.turns.add(Task(server.name, "scheduler", server.loop))
             self.network.over = self._over
             yield self
 
-    def _make(self, name: str, server: Arguments) -> None:
+    def _start(self, name: str) -> None:
+        """Make a server; its threads begin with their first turns."""
+        self._leave()
+        self._at_work(name, Stream())
         release, duo = self.release, self.duo
         memory = Memory(release, duo, name)
         half = duo.half(name)
@@ -168,7 +153,7 @@ class Pair:
         vars(worker)["is_hybrid_swa"] = False
         worker.launched = lambda *_: self.launched()
         attached = None if self._together is None else self._follow(name, worker, self._together)
-        made = Server(name, self, attached, memory, worker, server)
+        made = Server(name, self, attached, memory, worker, self._given[name])
         made.scheduler.model_config.get_total_num_kv_heads = lambda: 1
         made.scheduler.polling_count, made.scheduler.polling_interval = 0, half.polls
         made.scheduler.init_disaggregation()
@@ -179,10 +164,11 @@ class Pair:
 
     def _follow(self, name: str, worker: Worker, together: Together) -> Attached:
         """Hooks for one server, and for its launches."""
-        attached = Attached(self.release, together.of(name), Stream, Event, LOOKS)
-        self._transfers[name] = Followed(attached, SERVERS[1 - SERVERS.index(name)])
+        life = self.network.life(name)
+        attached = Attached(self.release, together.of(life), Stream, Event, LOOKS)
+        self._transfers[name] = Followed(attached, life, self._ended_transfers)
         if name == "decode":
-            self._transfers["prefill"].knows(attached.hooks, self.release)
+            self._transfers[name].knows(self.release)
 
         def reads_rows(batch: Any) -> None:
             attached.reads_rows(batch.reqs, spans(batch)[1])
@@ -202,6 +188,43 @@ class Pair:
         if self._together is not None:
             self._transfers["prefill"].over(f"write {number}", written=written)
 
+    # Servers that die
+
+    def _restart(self) -> None:
+        """A server dies once, in the middle of whatever it is at, and is there again later."""
+        for name in SERVERS:
+            if self._deaths.get(name, self._arrived + 1) <= self._arrived:
+                del self._deaths[name]
+                self._dies(name)
+            elif self._births.get(name, self.network.now + 1) <= self.network.now:
+                del self._births[name]
+                self._lose(name)
+                coming = self.servers[name].inbox
+                self.network.starts(name)
+                self._start(name)
+                self.servers[name].inbox = coming
+                self.turns.add(Task(name, "scheduler", self.servers[name].loop))
+
+    def _dies(self, name: str) -> None:
+        self.turns.end(name)
+        self.network.dies(name)
+        self._births[name] = self.network.now + self._dice.random() * DOWN
+        if name in self._transfers:
+            self._transfers[name].dies()
+        if name == "decode":  # the process that had them is no more
+            self.release.pair.common.CommonKVReceiver.close_all_sockets()
+        self._lose(name)
+
+    def _lose(self, name: str) -> None:
+        """What has come to a server that is not there is lost; its clients are those of decode."""
+        server, now = self.servers[name], self.network.now
+        server.inbox = [one for one in server.inbox if one[0] > now]
+        if name == "decode":
+            aborts = self.release.messages.AbortReq
+            coming = {message.rid for _, message in server.inbox if not isinstance(message, aborts)}
+            for lost in set(self.traffic.live) - coming:
+                self.traffic.finished(lost)
+
     # The router and the clients
 
     def answered(self, server: str, name: str, tokens: Sequence[int], reason: Reason, most: int | None) -> None:
@@ -218,6 +241,7 @@ class Pair:
         number = self.traffic.number()
         rid = f"r{number}."
         tokens = self.traffic.prompt(length)
+        self._arrived += 1
         ends = rng.random() >= 0.1
         self.tokens.arrive(rid, tokens, output, ends=ends)
         self.traffic.live.append(rid)
@@ -260,8 +284,11 @@ class Pair:
             self._still += 1
             self.network.pass_time(self.rng.random() * self._tick())
             self._talk()
+            self._restart()
             advance(self.rng, 6)
             ready = self.turns.ready()
+            if not ready:
+                continue
             if self._here is not None and self.rng.random() < STAYS:
                 ready = [task for task in ready if task.server == self._here.name] or ready
             task = self.rng.choice(ready)
@@ -292,8 +319,9 @@ class Pair:
         """Seconds that may pass now: more where nothing is launched and no thread has anything to do."""
         if self._still < QUIET:
             return TICK
-        arrivals = [one[0] - self.network.now for server in self.servers.values() for one in server.inbox]
-        return max(TICK, min([LONG_TICK, self.network.quiet(), *arrivals]))
+        awaited = [one[0] for server in self.servers.values() for one in server.inbox]
+        awaited += self._births.values()
+        return max(TICK, min([LONG_TICK, self.network.quiet(), *(moment - self.network.now for moment in awaited)]))
 
     def _standing(self) -> str:
         """The requests that are left, and where."""
@@ -312,7 +340,7 @@ class Pair:
         return "; ".join([f"{len(self.traffic.live)} are not answered", *said])
 
     def _ended(self) -> bool:
-        if self.traffic.left or self.traffic.live:
+        if self.traffic.left or self.traffic.live or self._births:
             return False
         for server in self.servers.values():
             self._enter(server)
@@ -322,22 +350,22 @@ class Pair:
 
     def _enter(self, server: Server) -> None:
         """From now on this server is at work."""
-        before = self._here
-        if before is server:
+        if self._here is server:
             return
-        if before is not None:
-            before.stream = Stream.current
-            if before.hooks is not None:
-                before.hooks.detach()
+        self._leave()
         self._here = server
         self._at_work(server.name, server.stream)
         if server.hooks is not None:
             server.hooks.attach()
 
     def _leave(self) -> None:
-        """The hooks of the server at work go, too."""
-        if self._here is not None and self._here.hooks is not None:
+        """The server at work is at work no more, and its hooks go."""
+        if self._here is None:
+            return
+        self._here.stream = Stream.current
+        if self._here.hooks is not None:
             self._here.hooks.detach()
+        self._here = None
 
     def _at_work(self, name: str, stream: Stream) -> None:
         self.network.here, Stream.current = name, stream

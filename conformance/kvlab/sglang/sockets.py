@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from kvlab.sglang.network import SERVERS, Network
+from kvlab.sglang.network import Network, reached
 
 ABORT = b"ABORT"
 """The beginning of the message by which the decode server aborts a request."""
@@ -42,8 +42,8 @@ class Push:
             self._again = False
 
     def connect(self, endpoint: str) -> None:
-        """Connect to a server, which the last digit of its address names."""
-        self._to = SERVERS[int(endpoint.rpartition(":")[0][-1]) - 1]
+        """Connect to a server, in the life that has the port."""
+        self._to = reached(endpoint)
 
     def get_monitor_socket(self, _: object) -> "Monitor":
         """A monitor that says whether it has broken."""
@@ -70,11 +70,12 @@ class Push:
             self._on_its_way.append(number)
 
     def _cut(self, network: Network) -> None:
-        """Lose this message, and all that are on their way."""
-        self.broken = True
+        """Lose this message, and the last of those on their way; the next connection does not wait for the others."""
+        self.broken, self._arrives = True, 0.0
         inbox = network.inboxes.setdefault(self._to, [])
         kept = [one for one in inbox if network.faults.steady and one[2][0] == ABORT]
-        inbox[:] = [one for one in inbox if one[1] not in self._on_its_way or one in kept]
+        lost = self._on_its_way[int(network.share() * (len(self._on_its_way) + 1)) :]
+        inbox[:] = [one for one in inbox if one[1] not in lost or one in kept]
         self._on_its_way.clear()
 
     def close(self, **_: object) -> None:
@@ -104,14 +105,14 @@ class Monitor:
 class Pull:
     """Stands in for a server's own socket."""
 
-    def __init__(self, server: str) -> None:
+    def __init__(self, life: str) -> None:
         """Nothing is there."""
-        self._server = server
+        self._life = life
 
     def recv_multipart(self) -> list[bytes]:
         """Wait for the next message."""
         network = Network.current
-        inbox = network.inboxes.setdefault(self._server, [])
+        inbox = network.inboxes.setdefault(self._life, [])
         network.turns.wait(lambda: any(one[0] <= network.now for one in inbox))
         first = min(inbox, key=lambda one: one[:2])
         inbox.remove(first)
@@ -145,7 +146,8 @@ ZMQ = SimpleNamespace(
 
 def socket_of(*_: object, **__: object) -> tuple[int, Pull]:
     """A server's port, and its socket."""
-    return 1, Pull(Network.current.here)
+    network = Network.current
+    return 1 + network.lives[network.here], Pull(network.life(network.here))
 
 
 # HTTP
@@ -186,7 +188,7 @@ class Http:
             ConnectionError: it does not answer.
         """
         network = Network.current
-        if not network.answers("prefill"):
+        if not network.answers(network.life("prefill")):
             raise ConnectionError("played: no answer")
         routes = network.routes
         if "/route" not in url:

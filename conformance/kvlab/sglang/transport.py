@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from kvattach.patches import Patches
-from kvlab.sglang.network import Network, address
+from kvlab.sglang.network import Network, Unsettled, address, reached
 from kvlab.sglang.sockets import REQUESTS, ZMQ, Context, socket_of
 from kvlab.turns import Task
 
@@ -74,11 +74,14 @@ CLOCK = SimpleNamespace(
 
 
 class Library:
-    """Stands in for `MooncakeTransferEngine` of one server: it says when it has moved what it was given."""
+    """Stands in for `MooncakeTransferEngine` of the server at work: it says when it has moved what it was given."""
 
-    def __init__(self, server: str) -> None:
-        """A session that is named by its address."""
-        self._session = f"{address(server)}:2"
+    def __init__(self) -> None:
+        """A session that is named by its address and port."""
+        network = Network.current
+        self._life = network.life(network.here)
+        self._session = f"{address(network.here)}:{1 + network.lives[network.here]}"
+        self._posted = 0
 
     def get_session_id(self) -> str:
         """The name by which the other server finds it."""
@@ -91,8 +94,8 @@ class Library:
     def batch_transfer_sync(self, session: str, sources: list[int], targets: list[int], lengths: list[int]) -> int:
         """Write into the other server's memory; not 0 if that has failed, or takes too long."""
         network = Network.current
-        network.transfers += 1
-        number, takes, faults = network.transfers, network.moves(), network.faults
+        self._posted += 1
+        number, takes, faults, to = self._posted, network.moves(), network.faults, reached(session)
 
         def move() -> None:
             for source, target, length in zip(sources, targets, lengths, strict=True):
@@ -100,19 +103,19 @@ class Library:
                     ctypes.memmove(target, source, length)
 
         if network.happens(faults.left):
-            network.unsettled.append((network.now + takes, number, move))
+            network.unsettled.append(Unsettled(network.now + takes, number, self._life, to, move))
             network.wait(takes * network.share())
             return -1
         network.wait(takes)
-        if network.happens(faults.refused):
+        if to not in network.up or network.happens(faults.refused):
             network.over(number, False)
             return -1
         move()
         return 0
 
-    def send_probe(self, _: str) -> int:
+    def send_probe(self, session: str) -> int:
         """Whether the other server is there."""
-        return 0 if Network.current.answers("decode") else -1
+        return 0 if Network.current.answers(reached(session)) else -1
 
 
 @contextmanager
@@ -144,5 +147,5 @@ def played(modules: Any, network: Network) -> Iterator[None]:
         )
         patches.set(logging.Logger, "warning_once", lambda *_: None)
         patches.set(modules.mooncake, "FastQueue", Queue)
-        patches.set(modules.mooncake, "get_mooncake_transfer_engine", lambda: Library(network.here))
+        patches.set(modules.mooncake, "get_mooncake_transfer_engine", Library)
         yield

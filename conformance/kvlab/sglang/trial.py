@@ -18,7 +18,7 @@ from kvlab.sglang.driver import Shape
 from kvlab.sglang.duo import Duo
 from kvlab.sglang.faults import defects
 from kvlab.sglang.issues import can_run, fix
-from kvlab.sglang.network import SERVERS
+from kvlab.sglang.network import LATER, SERVERS
 from kvlab.sglang.release import load
 from kvlab.stubs import EngineError
 from kvlab.traffic import STUCK
@@ -76,7 +76,7 @@ def trial(folder: Path) -> Trial:
         hooks.detach()
         try:
             duo = Duo.drawn(random.Random(f"{seed} duo"), known=known)
-            pair.run(release, seed, Together(hooks.trace, SERVERS), duo, checked[0].find)
+            pair.run(release, seed, Together(hooks.trace, SERVERS, LATER), duo, checked[0].find)
         finally:
             hooks.attach()
 
