@@ -4,10 +4,19 @@ An event stands for the entries of its stream when it was recorded. If the last 
 for it; if it was a wait, an operation without uses is emitted in its place.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvattach.hooks import Hooks
 from kvspec.memory.events import Begin, End, OpId, Use, Wait
+
+
+class Queued(NamedTuple):
+    """An operation on its stream."""
+
+    id: OpId
+    stream: str
+    place: int
+    """How many operations were queued until then, on all streams."""
 
 
 class Streams:
@@ -17,11 +26,13 @@ class Streams:
         """Hook into the classes `stream` and `event`: those of `torch.cuda`, or of a device that stands in."""
         self._hooks = hooks
         self._cuda: Any = None
-        self._last: dict[str, OpId | None] = {}
+        self._last: dict[str, Queued | None] = {}
         """Stream -> the operation that was queued last; `None`: a wait."""
-        self._flying: dict[OpId, str] = {}
-        """The operations in flight, in the order in which they were queued, each with its stream."""
-        self._queued = 0
+        self._complete: dict[str, int] = {}
+        """Stream -> the place of the last operation that was seen complete."""
+        self._elsewhere: dict[OpId, Queued] = {}
+        """The operations in flight that are emitted elsewhere."""
+        self._queued = self._places = self._cleared = 0
         hooks.hook(stream, "wait_stream", after=lambda _, __, waits, other: self._waits(name(waits), name(other)))
         hooks.hook(stream, "wait_event", after=lambda _, __, waits, event: self._waits_for(name(waits), event))
         if hasattr(stream, "synchronize"):
@@ -35,8 +46,9 @@ class Streams:
     def clear(self, cuda: Any) -> None:
         """A new trace begins; `cuda` is the module that knows the current stream; `None`: streams are not observed."""
         self._cuda = cuda
-        self._last.clear()
-        self._flying.clear()
+        for kept in (self._last, self._complete, self._elsewhere):
+            kept.clear()
+        self._cleared = self._places
 
     def name(self, stream: Any = None) -> str:
         """A stream's name; of the current one if none is given."""
@@ -59,21 +71,32 @@ class Streams:
         queued = self._queued
         on = self.name(stream)
         self._hooks.emit(Begin(queued, on, reads, writes, copies or [], reads_own_writes=reads_own_writes, at=what))
-        self.queued(queued, on)
+        self._put(queued, on)
+        return queued
+
+    def _put(self, operation: OpId, stream: str) -> Queued:
+        self._places += 1
+        self._last[stream] = queued = Queued(operation, stream, self._places)
         return queued
 
     def queued(self, operation: OpId, stream: str) -> None:
         """An operation that is emitted elsewhere was queued on the stream of that name."""
-        self._last[stream] = operation
-        self._flying[operation] = stream
+        self._elsewhere[operation] = self._put(operation, stream)
 
     def ended(self, operation: OpId) -> None:
         """An operation was seen complete, and its end is emitted elsewhere: earlier ones of its stream are complete."""
-        on = self._flying.get(operation)
-        for earlier in [op for op, stream in self._flying.items() if stream == on]:
-            del self._flying[earlier]
-            if earlier == operation:
-                return
+        queued = self._elsewhere.get(operation)
+        if queued is not None:
+            self._completes(queued)
+
+    def _completes(self, queued: Queued) -> None:
+        self._complete[queued.stream] = queued.place
+        for known in [known for known in self._elsewhere.values() if not self._flies(known)]:
+            del self._elsewhere[known.id]
+
+    def _flies(self, queued: Queued) -> bool:
+        """Whether an operation is in flight."""
+        return queued.place > self._complete.get(queued.stream, self._cleared)
 
     def synchronized(self, stream: Any = None) -> None:
         """The host has waited for all that a stream holds; for the current one if none is given."""
@@ -86,27 +109,28 @@ class Streams:
 
     def _waits_for(self, stream: str, event: Any) -> None:
         recorded = _recorded(event)
-        if self._cuda is not None and recorded is not None and self._flying.get(recorded, stream) != stream:
-            self._hooks.emit(Wait(stream, id=recorded))
+        if self._cuda is not None and recorded is not None and recorded.stream != stream and self._flies(recorded):
+            self._hooks.emit(Wait(stream, id=recorded.id))
             self._last[stream] = None
 
     def _records(self, event: Any, stream: Any) -> None:
         on = self.name(stream)
-        recorded = self._last.get(on, 0)
-        event.kvspec_recorded = self.begin("record", [], [], stream=stream) if recorded is None else recorded
+        if on in self._last and self._last[on] is None:
+            self.begin("record", [], [], stream=stream)
+        event.kvspec_recorded = self._last.get(on)
 
     def _queried(self, _: None, happened: bool, event: Any) -> None:
         if happened:
             self._seen(_recorded(event))
 
-    def _seen(self, queued: OpId | None) -> None:
-        if queued is not None and queued in self._flying:
-            self._hooks.emit(End(queued))
-            self.ended(queued)
+    def _seen(self, queued: Queued | None) -> None:
+        if queued is not None and self._flies(queued):
+            self._hooks.emit(End(queued.id))
+            self._completes(queued)
 
 
-def _recorded(event: Any) -> OpId | None:
-    """The operation that an event stands for; `None` if it was never recorded, 0 if its stream was empty."""
+def _recorded(event: Any) -> Queued | None:
+    """The operation that an event stands for; `None` if it was never recorded, or its stream was empty."""
     return getattr(event, "kvspec_recorded", None)
 
 

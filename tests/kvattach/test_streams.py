@@ -136,3 +136,12 @@ def test_streams_that_are_not_told_of_say_nothing(told: Told, streams: Streams) 
     event.wait()
     event.synchronize()
     assert len(told.events) == before
+
+
+def test_operations_that_are_never_seen_complete_leave_nothing_behind(streams: Streams) -> None:
+    one, other, event = Stream(), Stream(), Event()
+    for _ in range(100):
+        streams.begin("write", [], [], stream=one)
+        event.record(one)
+        other.wait_event(event)
+    assert sum(len(kept) for kept in vars(streams).values() if isinstance(kept, dict)) < 10
