@@ -37,8 +37,9 @@ class _Pinned:
 class Relay:
     """Follows the buffers of one scheduler's launches."""
 
-    def __init__(self, release: Release, hooks: Hooks, streams: Streams) -> None:
-        """Install the hooks."""
+    def __init__(self, release: Release, hooks: Hooks, streams: Streams, *, simulated: bool) -> None:
+        """Install the hooks; `simulated`: a device that says when it gets to a launch stands in."""
+        self._simulated = simulated
         self.buffers = Buffers(hooks, streams)
         self._hooks, self._streams = hooks, streams
         self.reads: list[Use] = []
@@ -72,7 +73,8 @@ class Relay:
             return
         tensors = [tensor for name in INDICES if (tensor := getattr(batch, name, None)) is not None]
         self.reads = self.buffers.tensors(at, tensors)
-        self.late = self.buffers.late("forward_batch_generation", zip(tensors, self.reads, strict=False))
+        if self._simulated:
+            self.late = self.buffers.late("forward_batch_generation", zip(tensors, self.reads, strict=False))
 
     def _runs(self, scheduler: Any, batch: Any, *_: Any) -> None:
         """A launch begins; what it reads is known when the lengths are."""

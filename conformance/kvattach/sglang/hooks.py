@@ -43,13 +43,15 @@ class Attached(Locks):
         """Install the hooks. `stream` and `event` are the classes that the release uses.
 
         The release's own figures are emitted at every `count_every`-th of its own checks. `device` is the module of
-        torch that knows the current stream; `torch.cuda` by default.
+        torch that knows the current stream; by default a simulated device stands in for `torch.cuda`.
         """
         super().__init__(release, trace, stream, event)
         self._device = device or release.torch.cuda
         self._every = count_every
         self._looks = 0
-        self._relay = None if release.relay is None else Relay(release, self.hooks, self._streams)
+        self._relay = (
+            None if release.relay is None else Relay(release, self.hooks, self._streams, simulated=device is None)
+        )
         """Buffers of launches; `None` in older releases, in which they are not followed."""
         self._routers = Routers(release, self.hooks, lambda: self._cache, lambda: self._tree.whose((None, None)))
         self._origins = Origins(release, self.hooks)
@@ -274,8 +276,8 @@ class Attached(Locks):
 
     def _map_pool(self, stay: Stay, pool: str, pages: Ids, tokens: list[int]) -> None:
         known, fresh = stay.pages.setdefault(pool, []), self._fresh[pool]
-        first = next((at for at, page in enumerate(pages) if at >= len(known) or page != known[at]), None)
-        if first is None:
+        first = _shared(known, pages)
+        if first == len(pages):
             return
         mine = [page for page in pages[first:] if page in fresh]
         if mine:
@@ -348,3 +350,11 @@ class Attached(Locks):
             return
         parts = [self._host.free_slots, *getattr(self._host, "release_slots", [])]
         self.hooks.emit(Count(HOST, free=[page for part in parts for page in self._tree.pages(part)]))
+
+
+def _shared(known: Ids, pages: Ids) -> int:
+    """How many pages two lists begin with in common; most of the time one goes on where the other ends."""
+    both = min(len(known), len(pages))
+    if known[:both] == pages[:both]:
+        return both
+    return next(at for at, (one, other) in enumerate(zip(known, pages, strict=False)) if one != other)

@@ -180,6 +180,8 @@ class Tree:
         """The pages that slot indices, whole pages in order, are in; none for `None`."""
         if indices is None:
             return []
+        if self._size == 1:
+            return list(indices.tolist())
         return [index // self._size for index in indices[:: self._size].tolist()]
 
     def inserted(self, named: Any, key: Any) -> Any:
