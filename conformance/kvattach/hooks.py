@@ -148,7 +148,17 @@ def _raised_at(error: BaseException) -> tuple[str, str]:
 def chained(label: str, tokens: object) -> str:
     """The label of the content that ends with `tokens` and has `label` before it. It shows no token.
 
-    Behind `~` is the mark of the tenant or weights that the content belongs to (`kvattach.residency.foreign`).
+    Behind `~` are the marks of the tenant or weights that the content belongs to (`kvattach.residency.foreign`), and,
+    behind another `~`, of the images in it (`illustrated`).
     """
     number, mark, whose = label.partition("~")
     return f"{hash((int(number, 16) if number else 0, tokens)) & 0xFFFF_FFFF_FFFF_FFFF:x}{mark}{whose}"
+
+
+def illustrated(label: str, images: object) -> str:
+    """The label of the same tokens with these images, or sounds, behind the last of them."""
+    if not images:
+        return label
+    number, _, marks = label.partition("~")
+    whose, _, before = marks.partition("~")
+    return f"{number}~{whose}~{chained(before, images)}"

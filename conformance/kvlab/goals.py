@@ -32,14 +32,24 @@ def withdrawn(events: Sequence[MemoryEvent]) -> bool:
 
 def kept_apart(events: Sequence[MemoryEvent]) -> bool:
     """The same tokens are published for two, by their salts, adapters or weights: neither hits the other's page."""
-    there: dict[tuple[str, object], str] = {}
+    return _side_by_side(events, 1)
+
+
+def pictures_apart(events: Sequence[MemoryEvent]) -> bool:
+    """The same tokens are published with other images behind their placeholders."""
+    return _side_by_side(events, 2)
+
+
+def _side_by_side(events: Sequence[MemoryEvent], part: int) -> bool:
+    """Two pages are published whose labels differ in this part, and in none before it."""
+    there: dict[tuple[str, object], list[str]] = {}
     for event in events:
         if isinstance(event, Publish) and event.labels is not None:
             for page, label in zip(event.pages, event.labels, strict=True):
-                tokens = label.partition("~")[0]
-                if any(one != label and one.partition("~")[0] == tokens for one in there.values()):
+                parts = [*label.split("~"), "", ""]
+                if any(one[:part] == parts[:part] and one[part] != parts[part] for one in there.values()):
                     return True
-                there[event.pool, page] = label
+                there[event.pool, page] = parts
         elif isinstance(event, Drop):
             for page in event.pages:
                 there.pop((event.pool, page), None)
@@ -118,6 +128,8 @@ EVERYWHERE: Mapping[str, Goal] = {"a published page is hit": hit, "a name is wit
 """Goals of every engine."""
 NAMED: Mapping[str, Goal] = {"equal tokens of two are kept apart": kept_apart}
 """Those of one whose requests have salts, adapters or other weights."""
+ILLUSTRATED: Mapping[str, Goal] = {**NAMED, "equal placeholders of two images are kept apart": pictures_apart}
+"""Those of one whose prompts have images, besides."""
 OVERLAPPED: Mapping[str, Goal] = {**EVERYWHERE, "a request ends under a launch": ended_in_flight}
 """Those of an engine whose launches overlap its scheduler."""
 PAIRED: Mapping[str, Goal] = {

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from kvlab.goals import Goal, drafted, ended_in_flight, hit, kept_apart, withdrawn
+from kvlab.goals import Goal, drafted, ended_in_flight, hit, kept_apart, pictures_apart, withdrawn
 from kvspec.memory.events import Begin, Drop, End, EndHolder, Map, MemoryEvent, Pages, Publish, Share, Use
 
 PAGES: tuple[str, Pages] = ("kv", [1])
@@ -12,12 +12,15 @@ TABLE = Map("t", "a", "kv", 0, [1])
 LAUNCH = Begin(1, "compute", writes=[Use("t", stop=4)])
 NEXT = Begin(2, "compute", reads=[Use(None, "kv", [2], holder="b")])
 PUBLISHED = Publish(*PAGES, ["key"])
+CAT, DOG = Publish(*PAGES, ["cat"], ["2a~5~7"]), Publish("kv", [2], ["dog"], ["2a~5~8"])
 MINE, YOURS = Publish(*PAGES, ["mine"], ["2a~5"]), Publish("kv", [2], ["yours"], ["2a~6"])
 
 REACHED: list[tuple[Goal, list[MemoryEvent]]] = [
     (hit, [PUBLISHED, Share("b", *PAGES)]),
     (withdrawn, [PUBLISHED, Drop(*PAGES)]),
     (kept_apart, [MINE, YOURS]),
+    (pictures_apart, [CAT, DOG]),
+    (pictures_apart, [CAT, Publish("kv", [2], ["none"], ["2a~5"])]),
     (kept_apart, [MINE, Publish("kv", [2], ["nobody's"], ["2a"])]),
     (drafted, [Begin(1, "compute", writes=[Use("t", stop=4, at_most=True)])]),
     (ended_in_flight, [TABLE, LAUNCH, EndHolder("a")]),
@@ -31,6 +34,9 @@ MISSED: list[tuple[Goal, list[MemoryEvent]]] = [
     (kept_apart, [MINE, Publish("kv", [2], ["mine"], ["2a~5"])]),
     (kept_apart, [MINE, Publish("kv", [2], ["yours"], ["2b~6"])]),
     (kept_apart, [MINE, Drop(*PAGES), YOURS]),
+    (kept_apart, [CAT, DOG]),
+    (pictures_apart, [CAT, Publish("kv", [2], ["dog"], ["2a~6~8"])]),
+    (pictures_apart, [CAT, Publish("kv", [2], ["cat"], ["2a~5~7"])]),
     (drafted, [LAUNCH]),
     (ended_in_flight, [TABLE, LAUNCH, End(1), EndHolder("a")]),
     (ended_in_flight, [TABLE, LAUNCH, EndHolder("b")]),

@@ -278,6 +278,8 @@ def test_a_release_without_its_known_defects_is_clean_and_planted_ones_are_found
         "host block not freed": {"MEM-LEAK"},
         "chunk store not fenced": {"MEM-RACE"},
         "chunk store taken for done": {"MEM-RACE"},
+        "image: neighbour": {"MEM-CONTENT"},
+        "image: last block": {"MEM-ANNOUNCE"},
         **{f"event: {name}": {"MEM-ANNOUNCE"} for name in EVENTS},
     }
     events, findings, found = tried("0.33.0", 16, True, *planted)

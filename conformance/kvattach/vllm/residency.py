@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from kvattach.hooks import chained
+from kvattach.hooks import chained, illustrated
+from kvattach.media import digest_of
 from kvattach.residency import foreign
 from kvspec.memory.events import Map, Unify, Use
 
@@ -78,6 +79,8 @@ class Run:
     """Tokens of one link in the chain of labels: it divides every group's page."""
     _whose: str = field(init=False)
     """The label before its first token: see `foreign`."""
+    _images: list[tuple[str, int, int]] = field(init=False)
+    """The images and sounds in its prompt: what they are, and where they begin and end."""
     due: int = sys.maxsize
     """The number of tokens with which the next promise comes true."""
     _chain: list[str] = field(default_factory=list)
@@ -93,6 +96,8 @@ class Run:
         self._unit = math.gcd(*(group.size for group in self.groups))
         lora, salt = (getattr(self.request, name, None) for name in ("lora_request", "cache_salt"))
         self._whose = foreign(lora and lora.lora_path, salt)
+        places = [(feature, feature.mm_position.offset) for feature in self.request.mm_features or ()]
+        self._images = [(seen(feature), start, start + feature.mm_position.length) for feature, start in places]
 
     def table(self, group: Group) -> str:
         """The name of the group's block table."""
@@ -113,7 +118,8 @@ class Run:
         while len(self._chain) * self._unit < end:
             start = len(self._chain) * self._unit
             before = self._chain[-1] if self._chain else self._whose
-            self._chain.append(chained(before, (tuple(tokens[start : start + self._unit]), self._media(start))))
+            link = tuple(tokens[start : start + self._unit])
+            self._chain.append(illustrated(chained(before, link), self._media(start)))
         return labelled(group, self._chain[end // self._unit - 1])
 
     def last_label(self, group: Group, index: int, tokens: list[int]) -> str:
@@ -152,7 +158,7 @@ class Run:
         if index:
             self._known(group, start, self.request._all_token_ids)
             before = self._chain[start // self._unit - 1]
-        same = chained(before, (tuple(self.request._all_token_ids[start:tokens]), self._media(start)))
+        same = illustrated(chained(before, tuple(self.request._all_token_ids[start:tokens])), self._media(start))
         return f"{labelled(group, same)} begins"
 
     def state_label(self, group: Group, tokens: int) -> str:
@@ -229,12 +235,16 @@ class Run:
 
     def _media(self, start: int) -> tuple[Any, ...]:
         """The images and sounds behind the tokens of one link of the chain."""
-        found = []
-        for feature in self.request.mm_features or ():
-            place = feature.mm_position
-            if place.offset < start + self._unit and start < place.offset + place.length:
-                found.append((feature.identifier, place.offset))
-        return tuple(found)
+        stop = start + self._unit
+        return tuple((image, begin) for image, begin, end in self._images if begin < stop and start < end)
+
+
+def seen(feature: Any) -> str:
+    """The digest of an image's or a sound's data; the engine's own hash where the scheduler cannot read them."""
+    known: str | None = getattr(feature, "kvspec_digest", None)
+    if known is None:
+        known = feature.kvspec_digest = digest_of(feature.data) or feature.identifier
+    return known
 
 
 def labelled(group: Group, chain: str) -> str:

@@ -46,6 +46,8 @@ class Routers:
         """Hash -> the end of the chain of its content, as `chained` made it; the newest ones."""
         self._unit = 1
         """Tokens of one link of a chain."""
+        self._images: set[str] = set()
+        """The engine's hashes of images and sounds, which the keys of older releases have as they have a salt."""
         self._embeds = False
         """Whether there was a prompt of embeddings, whose events look like those of one with a salt."""
 
@@ -54,6 +56,7 @@ class Routers:
         self._tiers, self._batches, self._embeds = tiers, 0, False
         self._unit = math.gcd(*(group.size for group in self._attached.groups))
         self._paths.clear()
+        self._images.clear()
         self._chains.clear()
         publisher = getattr(scheduler, "kv_event_publisher", None)
         if publisher is not None and getattr(scheduler.kv_cache_manager.block_pool, "enable_kv_cache_events", False):
@@ -62,6 +65,7 @@ class Routers:
     def comes(self, request: Any) -> None:
         """A request with an adapter: its events have the adapter's number, and not which weights that stands for."""
         self._embeds |= getattr(request, "prompt_embeds", None) is not None
+        self._images.update(feature.identifier for feature in getattr(request, "mm_features", None) or ())
         lora = getattr(request, "lora_request", None)
         if lora is not None:
             self._paths[lora.adapter_id] = lora.lora_path
@@ -82,7 +86,7 @@ class Routers:
         if kind == "AllBlocksCleared":
             yield Announce(cleared=True)
         elif len(self._attached.groups) > 1 and not hasattr(event, "group_idx"):
-            self._tiers = {}  # a release whose events name no group: no router can tell the blocks of two apart
+            self._tiers = {}  # a release whose events name no group: no router knows of which group a block is
         elif (event.medium or GPU) in self._tiers:
             group = self._attached.groups[getattr(event, "group_idx", None) or 0]
             blocks = [_named(block, group) for block in event.block_hashes]
@@ -106,23 +110,26 @@ class Routers:
         if len(event.token_ids) != size * len(event.block_hashes):
             return []
         before = self._begins(event) if parent is None else self._chains.get(parent)
-        if before is None or size % unit or self._embeds:
+        if before is None or size % unit or self._embeds or self._shows(event):
             return None
         labels: list[str] = []
         for index, block in enumerate(event.block_hashes):
             for at in range(index * size, (index + 1) * size, unit):
-                before = chained(before, (tuple(event.token_ids[at : at + unit]), ()))
+                before = chained(before, tuple(event.token_ids[at : at + unit]))
             labels.append(labelled(group, before))
             self._chains[block] = before
         while len(self._chains) > REMEMBERED:
             del self._chains[next(iter(self._chains))]
         return labels
 
-    def _begins(self, event: Any) -> str | None:
-        """The label before the first token: for which weights and with which salt; `None`: it has images, or sounds."""
+    def _shows(self, event: Any) -> bool:
+        """Whether its blocks have images, or sounds: of these it has the engine's hash alone."""
+        keys = [key for block in event.extra_keys or () for key in block or ()]
+        return any(not isinstance(key, str) or key in self._images for key in keys)
+
+    def _begins(self, event: Any) -> str:
+        """The label before the first token: for which weights and with which salt."""
         extra = [*((event.extra_keys or [None])[0] or ())]
-        if any(not isinstance(key, str) for key in extra):
-            return None
         if extra[:1] == [event.lora_name]:
             del extra[0]
         return foreign(self._paths.get(event.lora_id), extra[0] if extra else None)

@@ -12,6 +12,7 @@ from kvlab.device import Point, stood_in
 from kvlab.tokens import Reason, Tokens, ignored
 from kvlab.traffic import last_ones
 from kvlab.vllm.engine import configured, fitting, make_request, make_scheduler, offloading_of
+from kvlab.vllm.pictures import illustrated
 from kvlab.vllm.runner import Runner, Step
 from kvlab.vllm.workload import Workload
 
@@ -200,8 +201,16 @@ class Drive:
             more["resumable"] = True
         more |= self._namespace()
         prompt, most = self._prompt(), self._dice.randrange(1, 12)
+        prompt, images = self._illustrated(prompt)
         self._tokens.arrive(name, prompt, most)
-        self.scheduler.add_request(make_request(self.work, name, prompt, most, **more))
+        self.scheduler.add_request(make_request(self.work, name, prompt, most, **more, **images))
+
+    def _illustrated(self, prompt: list[int]) -> tuple[list[int], dict[str, Any]]:
+        """A prompt with images, if it has any, and what the request has of these."""
+        if not self.work.images or self._names.random() >= self.work.images:
+            return prompt, {}
+        prompt, images = illustrated(prompt, self._names, self.work.longest // 2)
+        return prompt, {"mm_features": images}
 
     def _namespace(self) -> dict[str, Any]:
         """The adapter and the salt of a request, if it has any. An adapter's number is unique, its name is not."""
@@ -226,9 +235,11 @@ class Drive:
         last = not self._turns[name]
         prompt = [self._dice.randrange(1, 3) for _ in range(self._dice.randrange(1, 6))]
         most = self._dice.randrange(1, 8)
+        prompt, images = self._illustrated(prompt)
         if not last:
             self._tokens.turn(name, prompt, most)
-        self._engine(self.scheduler.add_request, make_request(self.work, name, prompt, most, resumable=not last))
+        turn = make_request(self.work, name, prompt, most, resumable=not last, **images)
+        self._engine(self.scheduler.add_request, turn)
         if last:
             del self._turns[name]
 

@@ -60,6 +60,9 @@ def make_scheduler(work: Workload) -> Any:
         mm_registry=SimpleNamespace(supports_multimodal_inputs=lambda _: False),
         **sizes,
     )
+    if work.images:
+        scheduler.max_num_encoder_input_tokens = work.encoded
+        scheduler.encoder_cache_manager = type(scheduler.encoder_cache_manager)(cache_size=work.encoded)
     if not work.fence:
         scheduler.defer_block_free = False
     if work.connector and not work.server:
@@ -156,7 +159,7 @@ def _config(work: Workload) -> SimpleNamespace:
     return Arguments(
         scheduler_config=Arguments(
             async_scheduling=work.launches > 1,
-            disable_chunked_mm_input=False,
+            disable_chunked_mm_input=work.whole_images,
             enable_chunked_prefill=True,
             long_prefill_token_threshold=work.chunk,
             long_prefill_token_threshold_adaptive=False,

@@ -11,6 +11,8 @@ from kvlab.stubs import importable, require, require_installed
 REAL = (
     "vllm.distributed.kv_events",
     "vllm.envs",
+    "vllm.multimodal.inputs",
+    "vllm.multimodal.utils",
     "vllm.utils",
     "vllm.v1.core",
     "vllm.v1.engine",
@@ -27,6 +29,7 @@ REAL = (
 STUBS = ("transformers", "vllm")
 
 ABSENT = (
+    "PIL",
     "cachetools",
     "cbor2",
     "blake3",

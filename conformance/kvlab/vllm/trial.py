@@ -5,7 +5,7 @@ from pathlib import Path
 from kvattach.hooks import Hooks
 from kvattach.patches import Patches
 from kvlab.drives import CheckedTrace, Trial, known_issues
-from kvlab.goals import NAMED, SERVED, SPECULATIVE
+from kvlab.goals import ILLUSTRATED, SERVED, SPECULATIVE
 from kvlab.injection import inject_fault
 from kvlab.vllm import kv_offloading, nixl
 from kvlab.vllm.driver import EngineGaveUp, StuckError
@@ -15,6 +15,7 @@ from kvlab.vllm.faults_chunks import chunk_defects
 from kvlab.vllm.faults_events import event_defects
 from kvlab.vllm.faults_nixl import pull_defects, push_defects
 from kvlab.vllm.faults_offload import offloading_defects
+from kvlab.vllm.faults_pictures import picture_defects
 from kvlab.vllm.faults_states import drafted_state_defects
 from kvlab.vllm.faults_tokens import token_defects
 from kvlab.vllm.issues import FIXES, RUNS, drawn, fix_others
@@ -82,6 +83,7 @@ def trial(folder: Path | None) -> Trial:
         *token_defects(),
         *event_defects(),
         *drafted_state_defects(),
+        *picture_defects(),
         *([] if without else offloading_defects()),
         *([] if without_chunks else chunk_defects()),
         *([] if without_servers else [*pull_defects(), *push_defects()]),
@@ -94,5 +96,5 @@ def trial(folder: Path | None) -> Trial:
         runs=RUNS,
         can_run=lambda work: not lacking(work or Workload(), without),
     )
-    goals = {**NAMED, **(SPECULATIVE if without_servers else SERVED)}
+    goals = {**ILLUSTRATED, **(SPECULATIVE if without_servers else SERVED)}
     return Trial(name, attach, run, injected, fix, known, goals=goals)

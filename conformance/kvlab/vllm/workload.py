@@ -84,6 +84,12 @@ class Workload:
     """Folders of weights that an adapter's name stands for, one at a time."""
     salts: float = 0.0
     """How often a request has a salt, which may be an adapter's name."""
+    images: float = 0.0
+    """How often a prompt has images."""
+    encoded: int = 16
+    """Placeholders of images that are encoded in one step, and that the encoder's cache has, at most."""
+    whole_images: bool = False
+    """Whether no chunk ends within an image."""
     documents: tuple[tuple[int, ...], ...] = field(default=(), repr=False)
     """Beginnings of prompts."""
     prompts: tuple[tuple[int, ...], ...] = field(default=(), repr=False)
@@ -164,7 +170,20 @@ def random_workload(seed: int, known: bool = True) -> Workload:
         adapters=random.Random(f"{seed} adapters").choice((0.0, 0.0, 0.6)),
         salts=random.Random(f"{seed} salts").choice((0.0, 0.0, 0.5)),
     )
+    work = with_images(work)
     return with_drafts(work) if states else work
+
+
+def with_images(work: Workload) -> Workload:
+    """A workload with images, half of the time. With states, whose chunks end where blocks do, images may be cut."""
+    dice = random.Random(f"{work.seed} images")
+    splits = work.chunk or any(kind == "state" for kind, _, _ in work.groups)
+    return replace(
+        work,
+        images=dice.choice((0.0, 0.5)),
+        encoded=dice.choice((7, 10, 16)),
+        whole_images=not splits and dice.random() < 0.5,
+    )
 
 
 def with_drafts(work: Workload) -> Workload:
@@ -189,7 +208,7 @@ def offloading_workload(seed: int, known: bool = True) -> Workload:
     if offload == "lazy" and not known:
         host = max(host, blocks)
     base, states = random_workload(seed, known), groups[-1][0] == "state"
-    return replace(
+    work = replace(
         with_drafts(base) if states else base,
         requests=dice.randrange(40, 90),
         groups=groups,
@@ -203,6 +222,7 @@ def offloading_workload(seed: int, known: bool = True) -> Workload:
         reset=dice.choice((0.0, 0.0, 0.05)),
         documents=documents,
     )
+    return with_images(work)
 
 
 def chunks_workload(seed: int, known: bool = True) -> Workload:
@@ -250,6 +270,7 @@ def servers_workload(seed: int, known: bool = True) -> Workload:
         steady=not known,
         reset=0.0,
         sessions=0.0,
+        images=0.0,
         restarts=_restarts(seed, connector),
     )
     if connector == "push" or len(groups) > 1 or groups[0][0] == "window" or dice.random() < 0.5:

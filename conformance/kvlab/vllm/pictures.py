@@ -1,0 +1,45 @@
+"""Images in the prompts of vLLM's requests: placeholders, and the data behind them."""
+
+import random
+from collections import UserDict
+from hashlib import sha256
+from types import SimpleNamespace
+from typing import Any
+
+PLACEHOLDER = 1
+"""The token of a placeholder; texts may have it, too."""
+LENGTHS = (3, 3, 7, 7, 7)
+"""Placeholders of each image."""
+LONGEST = max(LENGTHS)
+PLACES = (0, 1, 2, 5)
+"""Where the first image of a prompt may begin: so few that prompts with other images are equal."""
+GAPS = (0, 0, 1, 4)
+"""Tokens between two images."""
+
+
+def illustrated(prompt: list[int], dice: random.Random, most: int) -> tuple[list[int], list[Any]]:
+    """A prompt with one image or two, and the features of these; none if there would be more than `most` tokens."""
+    place = min(dice.choice(PLACES), len(prompt))
+    features: list[Any] = []
+    for number in [dice.randrange(len(LENGTHS)) for _ in range(dice.choice((1, 1, 2)))]:
+        if len(prompt) + LENGTHS[number] > most:
+            break
+        prompt = [*prompt[:place], *[PLACEHOLDER] * LENGTHS[number], *prompt[place:]]
+        features.append(_feature(number, place))
+        place = min(place + LENGTHS[number] + dice.choice(GAPS), len(prompt))
+    return prompt, features
+
+
+def _feature(number: int, place: int) -> Any:
+    """An image as the engine's core gets it, with its data and the hash that the front has made of them."""
+    from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
+
+    raw = f"image {number}".encode()
+    hashed = sha256(raw).hexdigest()
+    return MultiModalFeatureSpec(
+        data=UserDict(pixels=SimpleNamespace(data=raw)),
+        modality="image",
+        identifier=hashed,
+        mm_position=PlaceholderRange(offset=place, length=LENGTHS[number]),
+        mm_hash=hashed,
+    )
