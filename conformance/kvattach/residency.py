@@ -18,12 +18,16 @@ class Run:
         self.name, self.whose = name, whose
         self._size = page_size
         self._labels: list[str] = []
+        self._promised: set[int] = set()
+        """Pages that were given labels of their own, of which it is not learnt yet what they are."""
 
     def labels(self, tokens: Sequence[int], first: int, stop: int) -> list[str]:
         """The labels of pages `first` to `stop`, by the tokens that are known."""
         self.grown(tokens)
         known = self._labels[first:stop]
-        return known + [f"{self.name}#{index}" for index in range(first + len(known), stop)]
+        promised = range(first + len(known), stop)
+        self._promised.update(promised)
+        return known + [f"{self.name}#{index}" for index in promised]
 
     def grown(self, tokens: Sequence[int]) -> list[Unify]:
         """The promises that come true with these tokens."""
@@ -31,7 +35,9 @@ class Run:
         for index in range(len(self._labels), len(tokens) // self._size):
             page = tuple(tokens[index * self._size : (index + 1) * self._size])
             self._labels.append(chained(self._labels[-1] if self._labels else self.whose, page))
-            learnt.append(Unify(f"{self.name}#{index}", self._labels[-1]))
+            if index in self._promised:
+                self._promised.remove(index)
+                learnt.append(Unify(f"{self.name}#{index}", self._labels[-1]))
         return learnt
 
 

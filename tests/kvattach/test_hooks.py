@@ -341,3 +341,10 @@ def test_a_page_that_is_not_full_is_a_promise_until_its_tokens_are_known() -> No
     assert known[0] == first[0]
     assert one.grown([1, 2, 3, 4]) == [Unify("a#1", known[1])]
     assert Run("c", 2).labels([9, 2, 3, 4], 0, 2)[1] != known[1]
+
+
+def test_only_a_label_that_was_given_is_learnt() -> None:
+    run = Run("a", 2)
+    assert run.grown([1, 2, 3, 4]) == []
+    assert run.labels([1, 2, 3, 4, 5], 0, 3)[2:] == ["a#2"]
+    assert [learnt.label for learnt in run.grown([1, 2, 3, 4, 5, 6, 7, 8])] == ["a#2"]
