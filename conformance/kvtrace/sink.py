@@ -22,8 +22,8 @@ import zstandard
 
 from kvtrace.header import encode
 
-Line = Callable[[], bytes]
-"""Makes one line without its end, in the writer's thread."""
+Line = bytes | Callable[[], bytes]
+"""One line without its end, or a function that makes it in the writer's thread."""
 
 INTERVAL = 0.1
 """Seconds between two looks of the writer."""
@@ -82,7 +82,7 @@ class Sink:
         self._waiting.append(header)
 
     def put(self, line: Line, weight: int = 1) -> None:
-        """Add one line; it is made later. When too much waits already, the recording ends here."""
+        """Add one line. When too much waits already, the recording ends here."""
         if self._weight - self._written_weight + weight > self._max_waiting:
             self.problem = f"more than {self._max_waiting:,} lines wait to be written"
         if self.problem is None:
@@ -147,7 +147,7 @@ class Sink:
         if self._file is None:
             return b""
         try:
-            return line() + b"\n"
+            return (line if isinstance(line, bytes) else line()) + b"\n"
         except Exception as error:
             self._give_up(f"a line could not be made: {type(error).__name__}: {error}")
             return b""

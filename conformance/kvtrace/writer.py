@@ -89,7 +89,7 @@ class TraceWriter:
             return
         try:
             line = self._encode(event)
-            self._sink.put(lambda: line, 1 + len(line) // BYTES_A_LINE)
+            self._sink.put(line, 1 + len(line) // BYTES_A_LINE)
         except Exception as error:
             self._end(f"an event could not be recorded: {type(error).__name__}: {error}")
 
