@@ -30,8 +30,8 @@ class Buffers:
         self._pages: dict[object, int] = {}
         """Buffer -> its page."""
         self._free = list(range(PAGES))[::-1]
-        self._tensors: dict[object, tuple[weakref.ref[Any], int]] = {}
-        """Index tensor, by identity -> itself, and how often it was written to."""
+        self._tensors: dict[object, tuple[weakref.ref[Any], int, Use]] = {}
+        """Index tensor, by identity -> itself, how often it was written to, and the use of it."""
         self._gone: list[object] = []
         self._filled: dict[int, int] = {}
         """Page -> the operation on a stream that wrote it last."""
@@ -98,12 +98,13 @@ class Buffers:
         written, seen = [], []
         for tensor in tensors:
             key, version = id(tensor), 0 if tensor.is_inference() else tensor._version
-            uses, known = self.use(key), self._tensors.get(key)
+            known = self._tensors.get(key)
+            uses = self.use(key) if known is None else [known[2]]
             if known is None or known[1] != version:
                 written += uses
-            if uses:
-                kept = weakref.ref(tensor, partial(self._died, key)) if known is None else known[0]
-                self._tensors[key] = kept, version
+                for use in uses:
+                    kept = weakref.ref(tensor, partial(self._died, key)) if known is None else known[0]
+                    self._tensors[key] = kept, version, use
             seen += uses
         if written:
             queued = self._streams.begin(at, [], written)

@@ -68,6 +68,9 @@ class Attached(Locks):
         if self._sides is not None:
             self._allocators[WINDOW] = allocator.swa_attn_allocator
             self._window = int(memory.cache.sliding_window_size)
+        table = memory.rows.req_to_token
+        # Rows are read at each launch, which an array does quicker than a tensor.
+        self._table = table.numpy() if table.device.type == "cpu" else table
         self._tree = tree_of(self._release, memory.cache, size)
         self._who = [NEW]
         for kept in (self._stays, self._stretches, self._rows, self._transfers, self._locked):
@@ -265,12 +268,13 @@ class Attached(Locks):
 
     def _map(self, stay: Stay, req: Any, stop: int) -> None:
         """Map the new pages of a row, and the window pages behind it from its first read position on."""
-        slots = self._to_token.req_to_token[stay.row, :stop]
+        slots = self._table[stay.row, :stop]
         tokens = [*req.origin_input_ids, *req.output_ids]
         self._map_pool(stay, KV, self._tree.pages(slots), tokens)
         if self._sides is not None:
             first, known = stay.reads_from, stay.pages.get(WINDOW, [])
-            behind = self._sides[slots[:: self._size].long()] // self._size
+            firsts = self._to_token.req_to_token[stay.row, : stop : self._size]
+            behind = self._sides[firsts.long()] // self._size
             passed = known[:first] + [0] * (min(first, len(behind)) - len(known))
             self._map_pool(stay, WINDOW, passed + behind.tolist()[first:], tokens)
 
