@@ -10,6 +10,7 @@ after the start, and after each flush of the cache. `conformance/README.md` list
 Not here: memory events, which the hooks of `kvattach` emit.
 """
 
-from kvattach.recorder.recorder import NotRecordable, Recorder, record
+from kvattach.recorder.known import NotRecordable
+from kvattach.recorder.recorder import Recorder, record
 
 __all__ = ["NotRecordable", "Recorder", "record"]

@@ -16,6 +16,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from kvattach.patches import Patches
+from kvattach.recorder.known import NotRecordable, producer, why_not
 from kvattach.recorder.ledger import Ledger, Prefill
 from kvattach.recorder.slots import Read, Slots
 from kvattach.recorder.tokens import Hidden, as_they_are
@@ -29,16 +31,8 @@ _log = logging.getLogger(__name__)
 
 _COMMON = "sglang.srt.mem_cache.common"
 
-_CACHES = {"RadixCache", "ChunkCache", "SessionAwareCache", "StreamingSession"}
-_POOLS = {"ReqToTokenPool"}
-_ALLOCATORS = {"TokenToKVPoolAllocator", "PagedTokenToKVPoolAllocator"}
-
 REPORT_EVERY = 16
 """Releases between two reports of the engine's own figures."""
-
-
-class NotRecordable(Exception):
-    """A cache whose operations this recorder does not know; the message is one line that says why."""
 
 
 class _Unknown(Exception):
@@ -64,31 +58,11 @@ def record(
     Raises:
         NotRecordable: the cache is of a kind that is not known: a hybrid pool, a host cache, bigram keys.
     """
-    reason = _why_not(tree_cache)
+    reason = why_not(tree_cache)
     if reason is not None:
         raise NotRecordable(reason)
     sink = Sink(Path(path), part_bytes=part_bytes, max_bytes=max_bytes, keep=keep, max_waiting=max_waiting)
     return Recorder(tree_cache, sink, raw_tokens=raw_tokens)
-
-
-def _why_not(tree_cache: Any) -> str | None:
-    inner = getattr(tree_cache, "inner", tree_cache)
-    for thing, known in (
-        (tree_cache, _CACHES),
-        (inner, _CACHES),
-        (tree_cache.req_to_token_pool, _POOLS),
-        (tree_cache.token_to_kv_pool_allocator, _ALLOCATORS),
-    ):
-        if type(thing).__name__ not in known:
-            return f"{type(thing).__name__} is none of {', '.join(sorted(known))}"
-    if getattr(inner, "is_eagle", False):
-        return "keys of two tokens each (EAGLE) are not known"
-    if getattr(inner, "disable_finished_insert", False):
-        return "a cache that takes no finished requests is not known"
-    device = str(tree_cache.token_to_kv_pool_allocator.device)
-    if not device.startswith(("cpu", "cuda")):
-        return f"slot indices cannot be copied from {device} without waiting for it"
-    return None
 
 
 class Recorder:
@@ -115,7 +89,7 @@ class Recorder:
         self._admitting = False
         self._releases = 0
         self._regrouping = False
-        self._undo: list[Callable[[], None]] = []
+        self._patches = Patches()
         self._install()
         self._begin_if_empty()
 
@@ -133,9 +107,7 @@ class Recorder:
         """Take the hooks out, write what waits, and close the file."""
         self._armed = False
         self._end(None)
-        for undo in reversed(self._undo):
-            undo()
-        self._undo.clear()
+        self._patches.undo()
         self._sink.close()
 
     def flush(self, timeout: float = 10.0) -> bool:
@@ -160,7 +132,7 @@ class Recorder:
         ):
             original = getattr(thing, name, None)
             if original is not None:
-                self._replace(thing, name, _hooked(original, hook), vars(thing).get(name))
+                self._patches.set(thing, name, _hooked(original, hook))
         common = importlib.import_module(_COMMON)
         functions: dict[str, Callable[..., Any]] = {
             "alloc_for_extend": self._alloc_for_extend,
@@ -171,14 +143,7 @@ class Recorder:
             original = getattr(common, name)
             wrapped = _hooked(original, function)
             for module in [one for one in sys.modules.values() if _holds(one, name, original)]:
-                self._replace(module, name, wrapped, original)
-
-    def _replace(self, thing: Any, name: str, wrapped: object, before: object) -> None:
-        setattr(thing, name, wrapped)
-        if before is None:
-            self._undo.append(lambda: delattr(thing, name))
-        else:
-            self._undo.append(lambda: setattr(thing, name, before))
+                self._patches.set(module, name, wrapped)
 
     def _match_prefix(self, original: Callable[..., Any], params: Any, *args: Any, **kwargs: Any) -> Any:
         self._quiet_moment()
@@ -364,7 +329,7 @@ class Recorder:
             return
         self._first_row = min(self._pool.free_slots)
         self.problem = None
-        self._sink.begin(Header(VERSION, _producer(), config))
+        self._sink.begin(Header(VERSION, producer(), config))
         encode = as_they_are if self._raw_tokens else Hidden()
         self._ledger = Ledger(self._sink, self._page_size, encode)
 
@@ -433,11 +398,3 @@ def _numbers(rows: Any) -> list[int]:
         raise _Unknown("the numbers of rows are on the device")
     numbers: list[int] = rows.tolist()
     return numbers
-
-
-def _producer() -> str:
-    try:
-        version = importlib.import_module("sglang.version").__version__
-    except (ImportError, AttributeError):
-        version = "of unknown version"
-    return f"sglang {version}, recorded by kvspec"
