@@ -34,11 +34,15 @@ class Run:
         learnt = []
         for index in range(len(self._labels), len(tokens) // self._size):
             page = tuple(tokens[index * self._size : (index + 1) * self._size])
-            self._labels.append(chained(self._labels[-1] if self._labels else self.whose, page))
+            self._labels.append(self._chained(self._labels[-1] if self._labels else self.whose, page))
             if index in self._promised:
                 self._promised.remove(index)
                 learnt.append(Unify(f"{self.name}#{index}", self._labels[-1]))
         return learnt
+
+    def _chained(self, before: str, page: tuple[int, ...]) -> str:
+        """The label of the next page."""
+        return chained(before, page)
 
 
 def foreign(*parts: str | None) -> str:

@@ -7,10 +7,12 @@ import pytest
 
 np = pytest.importorskip("numpy")
 
-from kvattach.hooks import chained  # noqa: E402
+from kvattach.hooks import Hooks, chained  # noqa: E402
 from kvattach.residency import foreign  # noqa: E402
 from kvattach.sglang import view  # noqa: E402
+from kvattach.sglang.pictures import Pictures  # noqa: E402
 from kvattach.sglang.view import KV, STATES, WINDOW, OpaqueTree, tree_of  # noqa: E402
+from kvlab.drives import CheckedTrace  # noqa: E402
 
 SIZE = 2
 FULL, SWA, MAMBA = 0, 1, 2
@@ -56,8 +58,9 @@ class Cache:
 @pytest.fixture
 def tree() -> OpaqueTree:
     kinds = SimpleNamespace(FULL=FULL, SWA=SWA, MAMBA=MAMBA)
-    release: Any = SimpleNamespace(unified=True, component=SimpleNamespace(ComponentType=kinds))
-    made = tree_of(release, Cache(), SIZE)
+    batches = SimpleNamespace(Req=type("Req", (), {"extend_image_inputs": lambda *_: None}))
+    release: Any = SimpleNamespace(unified=True, component=SimpleNamespace(ComponentType=kinds), batches=batches)
+    made = tree_of(release, Cache(), SIZE, Pictures(release, Hooks(CheckedTrace()), lambda: None))
     assert isinstance(made, OpaqueTree)
     return made
 

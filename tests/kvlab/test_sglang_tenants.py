@@ -33,11 +33,13 @@ def test_equal_tokens_of_two_tenants_reloaded_adapters_and_weights_that_change_u
 
 
 @pytest.mark.slow
-def test_a_key_without_its_salt_or_adapter_and_weights_without_a_flush_are_found() -> None:
+def test_keys_without_salt_adapter_or_image_and_weights_without_a_flush_are_found() -> None:
     planted = {
         "key: adapter": "MEM-CONTENT/other",
         "key: found": "MEM-CONTENT/other",
         "weights: no flush": "MEM-CONTENT/other",
+        "image: one bit": "MEM-NAME/content",
+        "image: neighbour": "MEM-NAME/content",
     }
     assert driven(range(0), range(400), [*planted]).codes == planted
 

@@ -12,6 +12,7 @@ from kvattach.hooks import Trace
 from kvattach.sglang.buffers import Relay
 from kvattach.sglang.locks import Locks
 from kvattach.sglang.origins import Origins
+from kvattach.sglang.pictures import Pictures, places_of
 from kvattach.sglang.release import Release
 from kvattach.sglang.routers import Routers
 from kvattach.sglang.states import Kept
@@ -55,6 +56,7 @@ class Attached(Locks):
         """Buffers of launches; `None` in older releases, in which they are not followed."""
         self._routers = Routers(release, self.hooks, lambda: self._cache, lambda: self._tree.whose((None, None)))
         self._origins = Origins(release, self.hooks)
+        self._pictures = Pictures(release, self.hooks, self._routers.end)
         self._install()
 
     def watch(self, memory: Any, metadata: int = 0) -> None:
@@ -71,7 +73,7 @@ class Attached(Locks):
         table = memory.rows.req_to_token
         # Rows are read at each launch, which an array does quicker than a tensor.
         self._table = table.numpy() if table.device.type == "cpu" else table
-        self._tree = tree_of(self._release, memory.cache, size)
+        self._tree = tree_of(self._release, memory.cache, size, self._pictures)
         self._who = [NEW]
         for kept in (self._stays, self._stretches, self._rows, self._transfers, self._locked):
             kept.clear()
@@ -244,6 +246,7 @@ class Attached(Locks):
         stay = self._stays[req.rid] = Stay(
             f"{req.rid}{self._stretches[req.rid]}", self._size, req.rid, self._origins.whose(req)
         )
+        stay.images = places_of(req)
         self._stretches[req.rid] += 1
         before, stay.row = self._rows.get(row), row
         self._rows[row] = stay

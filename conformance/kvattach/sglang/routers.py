@@ -45,7 +45,11 @@ class Routers:
         """Announcements do not say whose content is, so nothing is compared once there are adapters or salts."""
         key = params.key
         if getattr(key, "extra_key", None) is not None or getattr(key, "cache_salt", None) is not None:
-            self._tiers = {}
+            self.end()
+
+    def end(self) -> None:
+        """Compare nothing from now on."""
+        self._tiers = {}
 
     def _taken(self, _: None, events: list[Any], cache: Any) -> None:
         if not self._tiers or cache is not self._watched():

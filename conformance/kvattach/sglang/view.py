@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from kvattach.hooks import chained
 from kvattach.residency import Run
+from kvattach.sglang.pictures import Pictures, Seen, labelled
 from kvattach.sglang.release import Release
 
 Ids = list[int]
@@ -53,6 +53,13 @@ class Stay(Run):
         """The first page that layers with a window read at its last launch."""
         self.state: tuple[int, str] | None = None
         """How many tokens its recurrent state has seen after its last launch, and the name of that state."""
+        self.images: dict[int, Seen] = {}
+        """The places of its images and sounds."""
+
+    def _chained(self, before: str, page: tuple[int, ...]) -> str:
+        """The label of the next page."""
+        start = len(self._labels) * self._size
+        return labelled(before, page, [self.images.get(start + at) for at in range(len(page))] if self.images else ())
 
     def table(self, pool: str) -> str:
         """The name of its table of a pool."""
@@ -65,9 +72,9 @@ class Tree:
     opaque = False
     """Whether the number of a node's locks is invisible."""
 
-    def __init__(self, release: Release, cache: Any, page_size: int) -> None:
+    def __init__(self, release: Release, cache: Any, page_size: int, pictures: Pictures) -> None:
         """A tree of pages of `page_size` tokens."""
-        self._cache, self._size = cache, page_size
+        self._cache, self._size, self._pictures = cache, page_size, pictures
         kinds = release.component.ComponentType if release.unified else None
         self._full = kinds.FULL if kinds is not None else None
         self._components = {KV: None}
@@ -171,7 +178,7 @@ class Tree:
         tokens = list(node.key.token_ids)[: len(node.key)]
         made: list[str] = []
         for start in range(0, len(tokens), self._size):
-            last = chained(last, tuple(tokens[start : start + self._size]))
+            last = self._pictures.chained(last, tokens[start : start + self._size])
             made.append(last)
         node.kvspec_labels = (len(node.key), made)
         return made
@@ -212,9 +219,9 @@ class OpaqueTree(Tree):
 
     opaque = True
 
-    def __init__(self, release: Release, cache: Any, page_size: int) -> None:
+    def __init__(self, release: Release, cache: Any, page_size: int, pictures: Pictures) -> None:
         """A tree of pages of `page_size` tokens, and nothing in it."""
-        super().__init__(release, cache, page_size)
+        super().__init__(release, cache, page_size, pictures)
         self._core = cache.tree_core
         self._labels: list[str] = []
         """The names of the pages that were inserted last, from the root on."""
@@ -256,7 +263,7 @@ class OpaqueTree(Tree):
         self._labels = []
         for start in range(0, len(tokens), self._size):
             last = self._labels[-1] if self._labels else self.whose(space(key))
-            self._labels.append(chained(last, tuple(tokens[start : start + self._size])))
+            self._labels.append(self._pictures.chained(last, tokens[start : start + self._size]))
         return named
 
     def books(self, pool: str, without: set[int]) -> dict[str, Any]:
@@ -270,8 +277,8 @@ class OpaqueTree(Tree):
         return {"cached": sorted({slot // self._size for slot in unlocked.tolist()})}
 
 
-def tree_of(release: Release, cache: Any, page_size: int) -> Tree:
+def tree_of(release: Release, cache: Any, page_size: int, pictures: Pictures) -> Tree:
     """The view of a tree, by the language of its core."""
     core = getattr(cache, "tree_core", None)
     opaque = type(core).__name__.startswith("Rust")
-    return (OpaqueTree if opaque else Tree)(release, cache, page_size)
+    return (OpaqueTree if opaque else Tree)(release, cache, page_size, pictures)

@@ -21,6 +21,7 @@ from kvattach.sglang.release import Release
 from kvcheck import Finding
 from kvlab.device import advance, stood_in
 from kvlab.sglang import memory as memories
+from kvlab.sglang.pictures import PLACEHOLDER, SENTINELS, illustrated
 from kvlab.sglang.pools import PoolMemory, Pools
 from kvlab.sglang.server import AnyMemory, Worker, arguments, configured, request, scheduler
 from kvlab.sglang.sessions import Clients
@@ -74,6 +75,8 @@ class Shape:
     patient: bool = False
     """Whether these wait for their answers for ever, and keep their sessions meanwhile."""
     names: Names = field(default_factory=Names)
+    images: float = 0.0
+    """How often a prompt has images; turns of sessions have none."""
     updates: float = 0.0
     """How often the weights are replaced while the server pauses, with or without a flush."""
 
@@ -122,6 +125,10 @@ class Shape:
         """The same with names of requests, and updates of weights, if these are drawn."""
         return replace(self, names=Names.drawn(rng), updates=rng.choice([0.0, 0.3]))
 
+    def with_images(self, rng: random.Random) -> "Shape":
+        """The same with images, if these are drawn."""
+        return replace(self, images=rng.choice([0.0, 0.8]))
+
     def with_clients(self, rng: random.Random) -> "Shape":
         """The same with clients in sessions, or with drafts, or both, if that is drawn."""
         sessions, steps = rng.choice([0, 0, 1, 3]), rng.choice([0, 0, 1, 3])
@@ -144,6 +151,7 @@ class Talk(PausingTraffic):
         self._still = self._waited = 0
         self.clients = Clients(release, rng, shape.sessions)
         self._updates = random.Random(f"{tokens.seed} updates")
+        self._images = random.Random(f"{tokens.seed} images of requests")
         self.tenants = Tenants(release, random.Random(f"{tokens.seed} tenants"), shape.names)
         self._talks = shape.sessions > 0
         self.is_idle: Callable[[], bool] = lambda: False
@@ -202,7 +210,12 @@ class Talk(PausingTraffic):
             tokens = tokens[: 1 + len(tokens) // 3]
         ends = rng.random() >= 0.1
         said = [] if session is None else self.clients.text(session)
-        self._tokens.arrive(rid, said + tokens, output, ends=ends)
+        # A chat that goes on may have begun with images.
+        tokens = padded = [token if token < SENTINELS else PLACEHOLDER for token in tokens]
+        images = None
+        if session is None and self._images.random() < shape.images:
+            tokens, padded, images = illustrated(self._release, tokens, self._images)
+        self._tokens.arrive(rid, said + padded, output, ends=ends)
         return request(
             self._release,
             rid,
@@ -211,6 +224,7 @@ class Talk(PausingTraffic):
             ignore_eos=not ends,
             priority=priority,
             session=session,
+            images=images,
             **self.tenants.named(rid, session and session.id),
         )
 
@@ -248,6 +262,7 @@ def run(
     if release.sessions is not None:
         drawn = drawn.with_clients(random.Random(f"{seed} sessions"))
         drawn = drawn.with_names(random.Random(f"{seed} names"))
+        drawn = drawn.with_images(random.Random(f"{seed} images"))
     shape = shape or drawn
     tokens = Tokens(seed, report, ends=shape.ends)
     with standing_in(release, shape, seed), _made(release, shape, rng, tokens, attached) as made:

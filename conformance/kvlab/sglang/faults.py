@@ -7,6 +7,7 @@ from kvlab.sglang.faults_drafts import in_drafts
 from kvlab.sglang.faults_events import in_events
 from kvlab.sglang.faults_keys import in_keys
 from kvlab.sglang.faults_pairs import in_pairs
+from kvlab.sglang.faults_pictures import in_pictures
 from kvlab.sglang.faults_pools import in_pools
 from kvlab.sglang.faults_ranks import in_ranks
 from kvlab.sglang.faults_sessions import in_sessions
@@ -16,13 +17,14 @@ _MIXED = "op = CacheOperation.merge_ops(self.load_queue); op.host_indices = op.h
 
 
 def defects(release: Release) -> list[Defect]:
-    """A hundred and one; without those of sessions, drafts, buffers and two servers where these are not followed."""
+    """A hundred and six; without those of sessions, drafts, buffers and two servers where these are not followed."""
     in_server = _in_scheduler(release) + _in_rows(release) + in_host_cache(release)
     in_server += in_pools(release) + in_tokens(release) + in_events() + in_ranks(release)
     in_server += in_pairs(release) if release.pairs else []
     if release.sessions is None:
         return in_server
-    return in_server + in_sessions(release) + in_drafts(release) + in_buffers(release) + in_keys(release)
+    in_server += in_sessions(release) + in_drafts(release) + in_buffers(release)
+    return in_server + in_keys(release) + in_pictures(release)
 
 
 def _in_scheduler(release: Release) -> list[Defect]:

@@ -38,6 +38,7 @@ REAL = (
     "sglang.srt.lora.lora_registry",
     "sglang.srt.mem_cache",
     "sglang.srt.model_executor.forward_batch_info",
+    "sglang.srt.multimodal.modality",
     "sglang.srt.observability.req_time_stats",
     "sglang.srt.platforms",
     "sglang.srt.runtime_context",

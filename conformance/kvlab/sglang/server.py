@@ -341,6 +341,7 @@ def _set_attributes(made: Any, release: Release, memory: AnyMemory, worker: Work
         "_war_barrier_enabled": True,
     }
     absent = (
+        "_mm_processor",
         "enable_session_radix_cache",
         "decode_offload_manager",
         "dllm_config",
@@ -375,11 +376,12 @@ def request(
     ignore_eos: bool,
     priority: int | None,
     session: Any = None,
+    images: Any = None,
     **named: Any,
 ) -> Any:
     """A request as the tokenizer sends it, for up to `output` tokens; of a session, if its parameters are given.
 
-    `named` are the fields that its content is found by beside its tokens.
+    `images` are those behind its placeholders. `named` are the fields that its content is found by beside its tokens.
     """
     sampling = release.sampling.SamplingParams(max_new_tokens=output, ignore_eos=ignore_eos)
     sampling.normalize(None)
@@ -389,7 +391,7 @@ def request(
         input_text="",
         input_ids=array("q", tokens) if arrays else tokens,
         input_embeds=None,
-        mm_inputs=None,
+        mm_inputs=images,
         token_type_ids=None,
         sampling_params=sampling,
         return_logprob=False,

@@ -10,7 +10,7 @@ from kvattach.sglang.hooks import Attached
 from kvattach.sglang.release import Release
 from kvlab.device import Event, Stream
 from kvlab.drives import CheckedTrace, Known, Trial, known_issues
-from kvlab.goals import NAMED, OVERLAPPED, PAIRED
+from kvlab.goals import ILLUSTRATED, OVERLAPPED, PAIRED
 from kvlab.hosts import Together
 from kvlab.issues import Issue
 from kvlab.sglang import driver, pair, ranks, walk
@@ -94,7 +94,7 @@ def trial(folder: Path) -> Trial:
     known = known_issues("sglang", Shape, drive, fix_others, runs=RUNS, can_run=partial(can_run, release))
     if release.pairs:
         known = [searched(one) for one in known]
-    goals = {**(PAIRED if release.pairs else OVERLAPPED), **(NAMED if release.sessions is not None else {})}
+    goals = {**(PAIRED if release.pairs else OVERLAPPED), **(ILLUSTRATED if release.sessions is not None else {})}
     return Trial("SGLang", attach, run, injected, fix_all, known, goals=goals)
 
 
