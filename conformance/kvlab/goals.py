@@ -117,6 +117,21 @@ def died_in_transfer(events: Sequence[MemoryEvent]) -> bool:
     return any(isinstance(one, End) and one.unwritten and f"{host}.2" in last for host, one in last.items())
 
 
+def loaded_and_sent(events: Sequence[MemoryEvent]) -> bool:
+    """A server writes a page of another one from one that it has loaded from its host memory."""
+    loaded = set[tuple[str | None, object]]()
+    for event in events:
+        if not isinstance(event, Begin):
+            continue
+        if _remote(event) and any((source.pool, page) in loaded for source, _ in event.copies for page in source.pages):
+            return True
+        loaded -= {(use.pool, page) for use in event.writes for page in use.pages}
+        for source, target in event.copies:
+            pages = {(target.pool, page) for page in target.pages}
+            loaded = loaded | pages if (source.pool or "").endswith("/host") else loaded - pages
+    return False
+
+
 def _remote(event: MemoryEvent) -> bool:
     if not isinstance(event, Begin) or event.host is None:
         return False
@@ -139,6 +154,7 @@ PAIRED: Mapping[str, Goal] = {
     "an abort is answered": abort_answered,
     "a server is started again": started_again,
     "a server dies in the middle of a transfer": died_in_transfer,
+    "a prefix is sent that was loaded from host memory": loaded_and_sent,
 }
 """Those of one whose prefill and decode are two servers, besides."""
 SPECULATIVE: Mapping[str, Goal] = {**OVERLAPPED, "drafts are written": drafted}

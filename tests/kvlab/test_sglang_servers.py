@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kvlab.goals import Goal, abort_answered, cut_off, died_in_transfer, written_remotely
+from kvlab.goals import Goal, abort_answered, cut_off, died_in_transfer, loaded_and_sent, written_remotely
 from kvlab.sglang.network import LATENCY, Faults, Network, Unsettled, reached
 from kvlab.sglang.sockets import Again, Pull, Push, socket_of
 from kvlab.sglang.transport import Library
@@ -170,11 +170,14 @@ def test_a_transfer_into_memory_that_is_gone_fails_and_that_of_a_server_that_is_
 REMOTE = Begin("w", copies=[(Use(None, "prefill/kv", [1]), Use(None, "decode/kv", [2]))], host="prefill")
 LOCAL = Begin("w", copies=[(Use(None, "prefill/kv", [1]), Use(None, "prefill/kv", [2]))], host="prefill")
 FAILED = End("w", unwritten=[Use(None, "decode/kv", [2])], host="prefill")
+LOADED = Begin("l", copies=[(Use(None, "prefill/host", [5]), Use(None, "prefill/kv", [1]))], host="prefill")
+OVERWRITTEN = Begin("o", writes=[Use(None, "prefill/kv", [1])], host="prefill")
 AGAIN = Take("r", "kv", [1], host="prefill.2")
 REACHED: list[tuple[Goal, list[MemoryEvent], list[MemoryEvent]]] = [
     (written_remotely, [REMOTE], [LOCAL]),
     (cut_off, [REMOTE, FAILED], [LOCAL, FAILED]),
     (died_in_transfer, [FAILED, Send("over w", host="prefill"), AGAIN], [FAILED, Receive("m", host="prefill"), AGAIN]),
+    (loaded_and_sent, [LOADED, REMOTE], [LOADED, OVERWRITTEN, REMOTE]),
     (abort_answered, [Receive("abort ack 3 1", host="decode")], [Receive("abort 3 1", host="prefill")]),
 ]
 

@@ -1,16 +1,18 @@
 """How big two servers of SGLang are, prefill and decode: their arguments, their environment and their memory."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
 from kvattach.sglang.release import Release
 from kvlab.sglang import memory as memories
+from kvlab.sglang.driver import fence
 from kvlab.sglang.network import SERVERS, Faults, address
 from kvlab.sglang.pools import PoolMemory, Pools
-from kvlab.sglang.server import arguments
+from kvlab.sglang.server import AnyMemory, Worker, arguments
 from kvlab.stubs import Arguments
+from kvlab.tokens import Tokens
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,17 @@ class Half:
     """Where decode keeps what it retracts."""
     attempts: int = 0
     """How often prefill computes a request before decode has answered."""
+    host_pages: int = 0
+    """Pages of its host tier; 0: it has none."""
+    write_policy: str = ""
+    """When pages are written to that."""
+
+    def with_host(self, rng: random.Random) -> "Half":
+        """The same, with a host tier if it has a cache, in every second draw."""
+        if not self.cached or rng.random() < 0.5:
+            return self
+        policy = rng.choice(["write_through", "write_through", "write_through_selective", "write_back"])
+        return replace(self, host_pages=self.pages * 2 + rng.randint(0, 20), write_policy=policy)
 
 
 @dataclass(frozen=True)
@@ -87,7 +100,7 @@ class Duo:
             polls=rng.choice([1, 1, 3]),
             backup=rng.choice(["none", "cpu_tensor"]),
         )
-        return cls(
+        duo = cls(
             page_size=page_size,
             prefill=prefill,
             decode=decode,
@@ -110,29 +123,49 @@ class Duo:
             ),
             restarts=rng.choice([(), (), (), ("prefill",), ("decode",), SERVERS]),
         )
+        tiered = prefill.with_host(rng)
+        # Only what was evicted is loaded, and that takes some requests.
+        return replace(duo, prefill=tiered, requests=duo.requests * (3 if tiered.host_pages else 1))
 
     def half(self, server: str) -> Half:
         """One of the two."""
         return self.prefill if server == "prefill" else self.decode
 
 
-class Memory(PoolMemory):
+def memory_of(release: Release, duo: Duo, server: str) -> AnyMemory:
     """The memory of one server: the library knows it by addresses."""
+    half = duo.half(server)
+    shape = memories.Shape(
+        page_size=duo.page_size,
+        pages=half.pages,
+        rows=half.running,
+        context=half.pages * duo.page_size + duo.page_size,
+        host_pages=half.host_pages,
+        write_policy=half.write_policy,
+    )
+    tensors = _tensors(release, shape, 1 + SERVERS.index(server))
+    if half.host_pages:
+        tiered = memories.UnifiedMemory(release, shape)
+        for name in ("get_contiguous_buf_infos", "maybe_get_custom_mem_pool"):
+            setattr(tiered.tensors, name, getattr(tensors, name))
+        return tiered
+    memory = PoolMemory(release, Pools(cached=half.cached, core=half.core), shape)
+    memory.allocator._kvcache = tensors
+    if server == "decode":
+        memory.rows = release.row_pools[1](half.running, shape.context, "cpu", False, half.further)
+        memory.cache.req_to_token_pool = memory.rows
+    return memory
 
-    def __init__(self, release: Release, duo: Duo, server: str) -> None:
-        """As a server without a host tier makes it."""
-        half = duo.half(server)
-        shape = memories.Shape(
-            page_size=duo.page_size,
-            pages=half.pages,
-            rows=half.running,
-            context=half.pages * duo.page_size + duo.page_size,
-        )
-        super().__init__(release, Pools(cached=half.cached, core=half.core), shape)
-        self.allocator._kvcache = _tensors(release, shape, 1 + SERVERS.index(server))
-        if server == "decode":
-            self.rows = release.row_pools[1](half.running, shape.context, "cpu", False, half.further)
-            self.cache.req_to_token_pool = self.rows
+
+def worker_of(release: Release, duo: Duo, server: str, memory: AnyMemory, rng: random.Random, tokens: Tokens) -> Worker:
+    """What stands in for the model of one server."""
+    half = duo.half(server)
+    worker = Worker(release, memory, rng, tokens, half.overlap)
+    worker.model_runner.effective_logical_max_total_num_tokens = half.pages * duo.page_size
+    worker.model_runner.kv_cache_dtype_str = "played"
+    vars(worker)["is_hybrid_swa"] = False
+    fence(memory, worker)
+    return worker
 
 
 def _tensors(release: Release, shape: memories.Shape, place: int) -> Any:
@@ -183,9 +216,10 @@ def arguments_of(duo: Duo, server: str) -> Arguments:
         disaggregation_decode_polling_interval=1,
         disaggregation_decode_retraction_backup=half.backup,
         disaggregation_transfer_backend="mooncake",
-        enable_hierarchical_cache=False,
+        enable_hierarchical_cache=half.host_pages > 0,
         enable_mixed_chunk=False,
         enable_priority_scheduling=False,
+        hicache_write_policy=half.write_policy,
         host=address(server),
         load_balance_method="round_robin",
         mamba=Arguments(),

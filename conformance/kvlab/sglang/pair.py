@@ -14,10 +14,10 @@ from kvattach.sglang.release import Release
 from kvcheck import Finding
 from kvlab.device import Event, Stream, advance, stood_in
 from kvlab.hosts import Together
-from kvlab.sglang.duo import Duo, Memory, arguments_of, environment
+from kvlab.sglang.duo import Duo, arguments_of, environment, memory_of, worker_of
 from kvlab.sglang.followed import Followed
 from kvlab.sglang.network import SERVERS, Network, address
-from kvlab.sglang.server import Worker, configured, request, scheduler
+from kvlab.sglang.server import AnyMemory, Worker, configured, request, scheduler
 from kvlab.sglang.transport import played
 from kvlab.stubs import Arguments
 from kvlab.tokens import Reason, Tokens, ignored
@@ -48,7 +48,7 @@ class Server:
     """One of the two: what it does happens with its hooks and its stream, as in a process."""
 
     def __init__(
-        self, name: str, pair: "Pair", attached: Attached | None, memory: Memory, worker: Worker, server: Arguments
+        self, name: str, pair: "Pair", attached: Attached | None, memory: AnyMemory, worker: Worker, server: Arguments
     ) -> None:
         """Its scheduler is made, and runs from its first turn on."""
         self.name, self.attached = name, attached
@@ -145,12 +145,9 @@ class Pair:
         self._leave()
         self._at_work(name, Stream())
         release, duo = self.release, self.duo
-        memory = Memory(release, duo, name)
+        memory = memory_of(release, duo, name)
         half = duo.half(name)
-        worker = Worker(release, memory, self.rng, self.tokens, half.overlap)
-        worker.model_runner.effective_logical_max_total_num_tokens = half.pages * duo.page_size
-        worker.model_runner.kv_cache_dtype_str = "played"
-        vars(worker)["is_hybrid_swa"] = False
+        worker = worker_of(release, duo, name, memory, self.rng, self.tokens)
         worker.launched = lambda *_: self.launched()
         attached = None if self._together is None else self._follow(name, worker, self._together)
         made = Server(name, self, attached, memory, worker, self._given[name])
