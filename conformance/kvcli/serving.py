@@ -33,6 +33,9 @@ def serve(
         typer.Option(metavar="NAME", help="Inject a fault into the engine first ('kvspec engines inject' names them)."),
     ] = "",
     host_cache: Annotated[bool, typer.Option("--host-cache", help="SGLang: with a cache on the host, too.")] = False,
+    pair: Annotated[
+        bool, typer.Option("--pair", help="vLLM: two servers, prefill and decode, with NIXL between them.")
+    ] = False,
     keep: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Keep log, recordings and answers in DIR, a new folder.")
     ] = None,
@@ -46,6 +49,8 @@ def serve(
         kvspec serve sglang==0.5.23 --minutes 2
 
         kvspec serve sglang==0.5.23 --seed 7 --keep /tmp/served
+
+        kvspec serve vllm==0.32.0 --pair
 
         kvspec serve sglang-jax --checkout DIR
     """
@@ -64,12 +69,14 @@ def serve(
         raise typer.BadParameter(f"--checkout names the folder of {CHECKED_OUT}, and of no other engine")
     if host_cache and engine != "sglang":
         raise typer.BadParameter("--host-cache is for sglang alone")
+    if pair and engine != "vllm":
+        raise typer.BadParameter("--pair is for vllm alone")
     if keep is not None and keep.exists():
         raise typer.BadParameter(f"{keep} is there already: give a new folder")
     with tempfile.TemporaryDirectory(prefix="kvspec-serve-") as scratch:
         folder = Path(scratch) if keep is None else keep
         folder.mkdir(parents=True, exist_ok=True)
-        settings = Settings(seed, minutes * 60, clients, fault, host_cache, answers)
+        settings = Settings(seed, minutes * 60, clients, fault, host_cache, pair, answers)
         try:
             status = serve_and_report(
                 Output(), engine, version, folder.absolute(), python, checkout and checkout.absolute(), settings

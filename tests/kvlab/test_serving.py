@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from kvlab.serving import report
 from kvlab.serving.client import Clients
 from kvlab.serving.environment import NoEnvironment, environment
 from kvlab.serving.faults import wait_for_engine
-from kvlab.serving.servers import SERVERS, sglang, vllm
+from kvlab.serving.servers import SERVERS, halves, sglang, vllm
 from kvlab.serving.session import Run
 from kvspec.memory import Pool
 from kvspec.memory.events import Begin, Map, Use
@@ -34,6 +35,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     sessions: dict[str, list[int]]
     silent = False
+    held: dict[int, list[int]]
+    """Number of a prompt that was computed -> its tokens, until its KV is asked for."""
 
     def do_POST(self) -> None:
         body: dict[str, Any] = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -41,6 +44,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.path == "/open_session":
             self.sessions[body["session_id"]] = []
+        if self.path == "/v1/completions":
+            self._complete(body)
         if self.path != "/generate":
             return
         if self.silent:
@@ -61,13 +66,27 @@ class _Handler(BaseHTTPRequestHandler):
         if session is not None:
             self.sessions[session] = tokens + output
 
+    def _complete(self, body: dict[str, Any]) -> None:
+        """As vLLM does it: prefill holds a prompt's KV, decode has to be given its number to answer."""
+        given = body["kv_transfer_params"]
+        if given.get("do_remote_decode"):
+            assert body["max_tokens"] == 1 and not body["stream"]
+            self.held[number := len(self.held)] = body["prompt"]
+            self.wfile.write(json.dumps({"kv_transfer_params": {"number": number}}).encode())
+            return
+        token = self.held[given["number"]][-1]
+        for left in reversed(range(body["max_tokens"])):
+            token = (token + 1) % 508
+            choice = {"token_ids": [token], "finish_reason": None if left else "length"}
+            self.wfile.write(b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n")
+
     def log_message(self, *_: object) -> None:
         pass
 
 
 @contextmanager
 def _server(*, silent: bool = False) -> Iterator[int]:
-    handler = type("Handler", (_Handler,), {"sessions": {}, "silent": silent})
+    handler = type("Handler", (_Handler,), {"sessions": {}, "silent": silent, "held": {}})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         server.daemon_threads, server.block_on_close = True, False
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -87,6 +106,25 @@ def test_each_answer_is_kept_with_all_that_came_before_it() -> None:
     assert all(len(answer.output) == answer.asked for answer in whole)
     for answer in traffic.answers:
         assert answer.output == [(answer.prompt[-1] + 1 + index) % 508 for index in range(len(answer.output))]
+
+
+@pytest.mark.slow
+def test_a_pair_answers_from_what_its_first_server_holds() -> None:
+    with _server() as port:
+        traffic = Clients(replace(vllm(0), pair=True), port, 0, clients=4, prefill=port).run(0, least=25)
+    assert not traffic.failures
+    for answer in traffic.answers:
+        assert answer.output == [(answer.prompt[-1] + 1 + index) % 508 for index in range(len(answer.output))]
+
+
+def test_the_servers_of_a_pair_are_named_and_have_one_process_each() -> None:
+    one = vllm(0)
+    two = halves(replace(one, pair=True))
+    for name, half in two.items():
+        assert json.loads(half.arguments[-1])["engine_id"] == name
+        assert half.environment["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
+        assert half.arguments[: len(one.arguments)] == one.arguments
+    assert [*two] == ["prefill", "decode"]
 
 
 @pytest.mark.slow
@@ -179,8 +217,8 @@ def test_our_packages_are_linked_where_those_of_engines_are_not_installed(tmp_pa
         (["sglang-jax"], "--checkout names the folder of sglang-jax"),
         (["sglang==0.5.23", "--checkout", "."], "and of no other engine"),
         (["sglang==0.5.23", "--python", "/nowhere/python"], "/nowhere/python"),
-        (["vllm==0.32.0", "--python", sys.executable, "--fault", "x"], "no fault can be put into a server of vllm"),
         (["vllm==0.32.0", "--host-cache"], "--host-cache is for sglang alone"),
+        (["sglang==0.5.23", "--pair"], "--pair is for vllm alone"),
     ],
 )
 def test_a_wrong_call_is_one_line(arguments: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:

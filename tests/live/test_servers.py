@@ -18,6 +18,7 @@ from tests.kvlab.checkout import checkout_of
 RELEASES = os.environ.get("KVSPEC_LIVE", "").split()
 MINUTES = os.environ.get("KVSPEC_LIVE_MINUTES", "1")
 SGLANG = [one for one in RELEASES if one.startswith("sglang==")]
+VLLM = [one for one in RELEASES if one.startswith("vllm==")]
 CHECKOUT = "sglang-jax-cddbf6f1"
 """In the folder that KVSPEC_CHECKOUTS names."""
 
@@ -37,6 +38,19 @@ FAULTS = [
 ]
 """Defects of the driver, and seeds whose configurations reach them: SGLang's 2 has no sessions, its 6 has. All of
 transformers' are found by the driver, which has the same model (`tests/kvlab/test_transformers.py`)."""
+
+PAIR_FAULTS = [
+    ("sent pages freed", True),
+    ("first blocks read", True),
+    ("row not told", True),
+    ("notified too early", False),
+    ("read taken for done", False),
+    ("read over what was found", False),
+    ("load taken for done", False),
+    ("left in the free list", False),
+    ("hash not removed", False),
+]
+"""Defects of the driver in both servers of a pair, and whether tokens are always wrong with them."""
 
 pytestmark = pytest.mark.skipif(not RELEASES, reason="KVSPEC_LIVE names no release: 'make live'")
 
@@ -75,6 +89,23 @@ def test_a_fault_of_a_host_cache_is_found(release: str, fault: str, wrong: bool,
     done = _served(release, tmp_path / "run", *options)
     assert re.search(r"^[0-9]+\. MEM-[A-Z]+ is broken in pool kv", done.stdout, re.MULTILINE), done.stdout
     assert ("wrong token: request" in done.stdout) == wrong
+
+
+@pytest.mark.parametrize("release", VLLM)
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_a_pair_of_servers_conforms_and_no_token_is_wrong(release: str, seed: int, tmp_path: Path) -> None:
+    done = _served(release, tmp_path / "run", "--pair", "--seed", str(seed), "--minutes", MINUTES, "--answers", "100")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("release", VLLM)
+@pytest.mark.parametrize(("fault", "wrong"), PAIR_FAULTS)
+def test_a_fault_of_a_pair_is_found(release: str, fault: str, wrong: bool, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    done = _served(release, folder, "--pair", "--seed", "1", "--minutes", "0.3", "--fault", fault)
+    assert "is in this process" in (folder / "decode.log").read_text(encoding="utf-8")
+    assert re.search(r"^[0-9]+\. MEM-[A-Z]+ is broken in pool (prefill|decode)/kv", done.stdout, re.MULTILINE)
+    assert ("wrong token: request" in done.stdout) >= wrong
 
 
 @pytest.mark.skipif(CHECKED_OUT not in RELEASES, reason="KVSPEC_LIVE does not name sglang-jax")

@@ -40,9 +40,12 @@ class Traffic:
 class Clients:
     """Some clients of a server, each in a thread of its own, until their time is over."""
 
-    def __init__(self, server: Server, port: int, seed: int, clients: int) -> None:
-        """The clients share prompts. Their requests follow from the seed, the times of these from the machine."""
-        self._server, self._port = server, port
+    def __init__(self, server: Server, port: int, seed: int, clients: int, prefill: int = 0) -> None:
+        """The clients share prompts. Their requests follow from the seed, the times of these from the machine.
+
+        `port` is that of the server that answers, `prefill` that of the one that computes prompts, if they are a pair.
+        """
+        self._server, self._port, self._prefill = server, port, prefill
         rng = random.Random(f"{seed} prompts")
         self._stems = [[rng.randrange(VOCABULARY) for _ in range(LONGEST_PROMPT)] for _ in range(6)]
         self._rngs = [random.Random(f"{seed} client {client}") for client in range(clients)]
@@ -90,7 +93,7 @@ class Clients:
     def _talk(self, rng: random.Random, name: str) -> None:
         """A streaming session of some turns; what a turn was answered comes before the next one's tokens."""
         opened, closed = self._server.session(name)
-        if self._post(*opened) >= 400:
+        if self._post(*opened)[0] >= 400:
             return
         known: list[int] = []
         for turn in range(rng.randint(1, TURNS)):
@@ -110,6 +113,8 @@ class Clients:
         asked = rng.randint(1, LONGEST_ANSWER)
         cut = rng.randint(1, asked) if rng.random() < 0.15 and not session else None
         path, body = self._server.ask(rid, tokens, asked, session)
+        if self._server.pair:
+            body["kv_transfer_params"] = self._prefilled(path, self._server.prefill(body))
         answer = Answer(rid, (before or []) + tokens, [], asked)
         with self._lock:
             self._live[rid] = None
@@ -164,7 +169,7 @@ class Clients:
             control: Control = rng.choice(self._server.controls)
             try:
                 for path, body in control(rng.choice(among)):
-                    taken = self._post(path, body) < 400
+                    taken = self._post(path, body)[0] < 400
                     with self._lock:
                         self.traffic.orders += taken
                     time.sleep(rng.uniform(0.0, 0.3))
@@ -172,14 +177,20 @@ class Clients:
                 with self._lock:
                     self.traffic.failures.append(f"order: {type(error).__name__}: {error}")
 
-    def _post(self, path: str, body: dict[str, Any]) -> int:
-        """The status of the server's answer."""
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=PATIENCE)
+    def _prefilled(self, path: str, body: dict[str, Any]) -> Any:
+        """What the decode server needs to find the KV that the prefill server has computed."""
+        status, answer = self._post(path, body, self._prefill)
+        if status >= 400:
+            raise http.client.HTTPException(f"prefill answers {status}: {answer.decode(errors='replace')[:200]}")
+        return json.loads(answer)["kv_transfer_params"]
+
+    def _post(self, path: str, body: dict[str, Any], port: int = 0) -> tuple[int, bytes]:
+        """The status and the text of a server's answer, by default the one that answers requests."""
+        connection = http.client.HTTPConnection("127.0.0.1", port or self._port, timeout=PATIENCE)
         try:
             connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
             response = connection.getresponse()
-            response.read()
-            return response.status
+            return response.status, response.read()
         finally:
             connection.close()
 

@@ -44,9 +44,17 @@ def _of_sglang_jax() -> list[Defect]:
     return defects(imported())
 
 
+def _of_vllm() -> list[Defect]:
+    from kvlab.vllm.faults import defects
+    from kvlab.vllm.faults_nixl import pull_defects
+
+    return [*defects(), *pull_defects()]
+
+
 DEFECTS: dict[str, tuple[str, Callable[[], list[Defect]]]] = {
     "sglang": ("sglang.srt.managers.scheduler", _of_sglang),
     "sglang-jax": ("sgl_jax.srt.managers.scheduler", _of_sglang_jax),
+    "vllm": ("vllm.v1.engine.core", _of_vllm),
     "transformers": ("transformers.generation.continuous_batching.continuous_api", _of_transformers),
 }
 """Engine -> its module after which a defect goes in, and its defects."""

@@ -3,6 +3,7 @@
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
@@ -53,8 +54,9 @@ def serve_and_report(
     server = SERVERS[engine](settings.seed)
     if settings.host_cache:
         server = with_host_cache(server, settings.seed)
+    server = replace(server, pair=settings.pair)
     run = serve(server, python, release, folder, settings, say)
-    status = check_traces(out, run.recordings, None, Forms()) if run.recordings else BROKEN
+    status = check_traces(out, run.recordings, None, Forms(), merge=server.pair) if run.recordings else BROKEN
     failures = _failures(run)
     for line in [*failures, *wrong_tokens(run), _summary(run)]:
         out.print(Text(line), soft_wrap=True)

@@ -1,5 +1,6 @@
 """The servers that can be started here: their command lines, requests and answers, each drawn from a seed."""
 
+import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -34,6 +35,8 @@ class Server:
     """Known issues of the engine that are a matter of chance -> the environment that brings one about."""
     head_dim: int = 64
     """Of the model; 64 is the least that vLLM has attention for on a CPU."""
+    pair: bool = False
+    """Whether it is two servers: one computes the prompts, whose KV the other one reads to answer."""
     has_torch: bool = True
     """Whether its environment can make a model and check answers; otherwise the Python that runs kvspec does."""
 
@@ -67,6 +70,11 @@ class Server:
             "stream": True,
             "return_token_ids": True,
         }
+
+    def prefill(self, body: dict[str, Any]) -> dict[str, Any]:
+        """The body of the same request for the server that computes the prompt, and keeps it for another one."""
+        kept = {"do_remote_decode": True, "do_remote_prefill": False}
+        return {**body, "max_tokens": 1, "stream": False, "kv_transfer_params": kept}
 
     def answered(self, message: dict[str, Any]) -> tuple[list[int], str | None]:
         """The tokens in a message of a stream, and why the answer ends with it; `None` if it goes on."""
@@ -130,6 +138,20 @@ def with_host_cache(server: Server, seed: int) -> Server:
     return replace(server, arguments=arguments, environment=environment)
 
 
+def halves(server: Server) -> dict[str, Server]:
+    """The two servers of a pair of vLLM's, by their names, which are those of their hosts: NIXL transfers between them.
+
+    Scheduler and worker are one process, as on a GPU: the build for the CPU has a process for the worker otherwise.
+    """
+    environment = {**server.environment, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+    transfers = {"kv_connector": "NixlConnector", "kv_role": "kv_both", "kv_buffer_device": "cpu"}
+    halves = {}
+    for name in ("prefill", "decode"):
+        arguments = [*server.arguments, "--kv-transfer-config", json.dumps({**transfers, "engine_id": name})]
+        halves[name] = replace(server, arguments=arguments, environment=environment)
+    return halves
+
+
 def sglang_jax(seed: int) -> Server:
     """A sglang-jax server with a memory and a loop that the seed draws.
 
@@ -158,11 +180,11 @@ def sglang_jax(seed: int) -> Server:
 
 
 def vllm(seed: int) -> Server:
-    """A vLLM server with a block size and a memory that the seed draws."""
+    """A vLLM server with a block size and a memory that the seed draws; on a CPU blocks have multiples of 32 tokens."""
     rng = random.Random(f"{seed} vllm")
     arguments = ["vllm.entrypoints.openai.api_server", "--dtype", "float32", "--enforce-eager"]
     arguments += ["--max-model-len", "256", "--max-num-seqs", "8"]
-    arguments += ["--block-size", str(rng.choice([16, 32])), "--num-gpu-blocks-override", str(rng.choice([24, 48]))]
+    arguments += ["--block-size", str(rng.choice([32, 64])), "--num-gpu-blocks-override", str(rng.choice([24, 48]))]
     arguments += ["--max-num-batched-tokens", str(rng.choice([32, 64, 256]))]
     return Server(
         "vllm",

@@ -9,7 +9,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,8 +18,7 @@ import msgspec
 from kvlab.model import Difference
 from kvlab.serving.client import Clients, Traffic
 from kvlab.serving.environment import NoEnvironment, search_path
-from kvlab.serving.faults import DEFECTS
-from kvlab.serving.servers import Server
+from kvlab.serving.servers import Server, halves
 
 BOOT = 900.0
 """Seconds that a server gets until it answers."""
@@ -49,6 +48,8 @@ class Settings:
     """The name of a defect to put into the engine; empty: none."""
     host_cache: bool = False
     """Whether the server has a cache on the host."""
+    pair: bool = False
+    """Whether there are two servers, prefill and decode."""
     answers: int = 0
     """Traffic goes on until there are so many whole answers."""
 
@@ -72,29 +73,36 @@ def serve(
     settings: Settings,
     say: Callable[[str], object],
 ) -> Run:
-    """Start a server, send it traffic, stop it, and check its answers without a cache.
+    """Start a server, or a pair, send it traffic, stop it, and check its answers without a cache.
 
-    `folder` gets the model, the server's log, the recordings and the answers. `release` is the folder of the engine's
+    `folder` gets the model, the servers' logs, the recordings and the answers. `release` is the folder of the engine's
     package, or `None` if the environment has it.
 
     Raises:
-        NoEnvironment: the model could not be made, the server does not start, or it has no faults to choose from.
+        NoEnvironment: the model could not be made, or the server does not start.
     """
     fault = server.issues.get(settings.fault, {})
     if settings.fault and not fault:
-        if server.engine not in DEFECTS:
-            raise NoEnvironment(f"no fault can be put into a server of {server.engine}")
         fault = {"KVSPEC_FAULT": f"{server.engine}: {settings.fault}"}
     environment, model = prepared(server, python, release, folder)
-    hooked = {**environment, "KVSPEC": f"record:{folder / 'trace.jsonl.zst'}", **fault}
     say(f"starting {' '.join(server.arguments)}")
     run = Run(Traffic(), [])
     try:
-        with running(server, python, model, folder / "server.log", hooked) as (process, port):
+        with ExitStack() as stack:
+            started = {}
+            for name, one in (halves(server) if server.pair else {"server": server}).items():
+                trace = f"trace-{name}.jsonl.zst" if server.pair else "trace.jsonl.zst"
+                channel = {"VLLM_NIXL_SIDE_CHANNEL_PORT": str(_free_port())} if server.pair else {}
+                hooked = {**environment, **one.environment, **channel, "KVSPEC": f"record:{folder / trace}", **fault}
+                log = folder / f"{name}.log"
+                started[log] = stack.enter_context(running(one, python, model, log, hooked))
             say(f"{settings.clients} clients for {settings.seconds:.0f} s")
-            run.traffic = Clients(server, port, settings.seed, settings.clients).run(settings.seconds, settings.answers)
-            if process.poll() is not None:
-                run.died = _last_line(folder / "server.log")
+            prefill, port = [0, *(port for _, port in started.values())][-2:]
+            clients = Clients(server, port, settings.seed, settings.clients, prefill)
+            run.traffic = clients.run(settings.seconds, settings.answers)
+            for log, (process, _) in started.items():
+                if process.poll() is not None:
+                    run.died = _last_line(log)
     except NoEnvironment as error:
         # Its first request may have ended it, and the recording says how.
         run.died = str(error)
