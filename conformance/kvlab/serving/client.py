@@ -178,7 +178,7 @@ class Clients:
                     self.traffic.failures.append(f"order: {type(error).__name__}: {error}")
 
     def _prefilled(self, path: str, body: dict[str, Any]) -> Any:
-        """What the decode server needs to find the KV that the prefill server has computed."""
+        """The parameters by which decode finds the KV that prefill has computed."""
         status, answer = self._post(path, body, self._prefill)
         if status >= 400:
             raise http.client.HTTPException(f"prefill answers {status}: {answer.decode(errors='replace')[:200]}")

@@ -158,7 +158,7 @@ def memory_of(release: Release, duo: Duo, server: str) -> AnyMemory:
 
 
 def worker_of(release: Release, duo: Duo, server: str, memory: AnyMemory, rng: random.Random, tokens: Tokens) -> Worker:
-    """What stands in for the model of one server."""
+    """The stub for the model of one server."""
     half = duo.half(server)
     worker = Worker(release, memory, rng, tokens, half.overlap)
     worker.model_runner.effective_logical_max_total_num_tokens = half.pages * duo.page_size

@@ -1,4 +1,4 @@
-"""The transfers of one of SGLang's two servers, as a trace tells them where both have one clock and may die."""
+"""The transfers of one of SGLang's two servers, as a trace has them where both have one clock and may die."""
 
 from typing import Any
 

@@ -213,7 +213,7 @@ class Pair:
         self._lose(name)
 
     def _lose(self, name: str) -> None:
-        """What has come to a server that is not there is lost; its clients are those of decode."""
+        """A server that is not there loses all that has come to it; its clients are those of decode."""
         server, now = self.servers[name], self.network.now
         server.inbox = [one for one in server.inbox if one[0] > now]
         if name == "decode":
