@@ -53,7 +53,7 @@ thorough: .venv/.engines.stamp ## Run the tests that find more of what those of 
 quick: .venv/.engines.stamp ## Run the tests that take less than a second each (a minute)
 	@$(BIN)/pytest -q -n auto --dist worksteal -m "not slow and not thorough"
 
-prove: .venv/.stamp ## Prove the contracts, the law and who has what for any size, and see mistakes refuted (three minutes)
+prove: .venv/.stamp ## Prove the contracts, the memory model and ownership for any size, and see mistakes refuted (three minutes)
 	@$(BIN)/kvspec prove
 	@KVSPEC_PROVE=1 $(BIN)/pytest -q tests/spec/memory/test_moves.py
 
@@ -64,7 +64,7 @@ explore: .venv/.stamp ## Exhaust small systems, every rule in every state (minut
 soak: .venv/.stamp ## Run traffic in every combination of modes, every answer checked (20 minutes)
 	@$(BIN)/kvspec soak --minutes 20
 
-mutation: .venv/.mutation.stamp ## Mutate kvspec, what judges answers, kvcheck, the quick model and kvref, and see what the tests notice (half an hour each)
+mutation: .venv/.mutation.stamp ## Mutate kvspec, the oracle, kvcheck, the quick model and kvref, and see what the tests notice (half an hour each)
 	@for package in kvspec answers kvcheck quick kvref; do $(BIN)/python tests/mutation/run.py $$package --minutes $(MINUTES) || exit 1; done
 
 mutation-cuda: .venv/.engines.stamp ## Put 81 defects into kvcuda, one at a time, and see what notices each (half an hour)
@@ -159,26 +159,26 @@ clean: ## Remove .venv, build outputs and caches
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input -c constraints.txt -e '.[dev]'
 	@touch $@
 
-# What the device implementation, real engines and the node in Go need besides: torch, triton, what SGLang's classes
-# import, and a compiler.
+# Needed by the device implementation, real engines and the node in Go besides: torch, triton, the imports of SGLang's
+# classes, and a compiler.
 .venv/.engines.stamp: .venv/.stamp
 	@echo "Installing torch, Go and what real engines need into .venv"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input -c constraints.txt -e '.[dev,engines,nodes]'
 	@touch $@
 
-# What spreads work over a cluster.
+# Spreads work over a cluster.
 .venv/.fleet.stamp: .venv/.stamp
 	@echo "Installing Ray into .venv"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input -c constraints.txt -e '.[dev,fleet]'
 	@touch $@
 
-# What changes the sources for mutation testing.
+# Changes the sources for mutation testing.
 .venv/.mutation.stamp: .venv/.stamp
 	@echo "Installing what mutation testing needs into .venv"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input -c constraints.txt -e '.[dev,mutation]'
 	@touch $@
 
-# What builds the documentation site, and nothing else.
+# Builds the documentation site, and nothing else.
 .venv/.docs.stamp: pyproject.toml constraints.txt
 	@test -e $@ -o -e .venv/.stamp || rm -rf .venv
 	@echo "Installing the builder of the documentation site into .venv"

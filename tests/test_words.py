@@ -5,7 +5,7 @@ import inspect
 import io
 import re
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -21,6 +21,12 @@ ROOMS = sorted(
     if room.suffix == ".py" or (room.is_dir() and room.name != "__pycache__")
 )
 """Packages, and the folders and modules within those of `spec/` and `conformance/`."""
+PAGES = sorted(
+    str(page.relative_to(ROOT))
+    for pages in ("README.md", "CONTRIBUTING.md", "spec/**/*.md", "reference/**/*.md", "conformance/README.md")
+    for page in ROOT.glob(pages)
+)
+"""Documents that a new reader meets first."""
 
 DROPPED = {
     r"tell|tells|told|telling|teller|untold": "expected, configured, observed, reported, recorded, described, rendered",
@@ -61,6 +67,18 @@ def prose(text: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
     yield begin, said
 
 
+def paragraphs(text: str) -> Iterator[tuple[int, str]]:
+    """The paragraphs, list items and table cells of a Markdown text, each with its line; without code and addresses."""
+    text = re.sub(r"^( *)```.*?^\1```$", lambda code: "\n" * code[0].count("\n"), text, flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"(?<=\n\n)(?: {4}.*\n|\n)+", lambda code: "\n" * code[0].count("\n"), text)
+    text = re.sub(r"`[^`]*`", lambda code: "`x`" + "\n" * code[0].count("\n"), text)
+    text = re.sub(r"\]\([^)]*\)", "]", text)
+    for part in re.finditer(r"(?:(?!\n\n|\n *(?:[-*|#]|\d+\.) ).)+", text, re.DOTALL):
+        line = text.count("\n", 0, part.start() + len(part[0]) - len(part[0].lstrip())) + 1
+        for cell in part[0].split("|"):
+            yield line, " ".join(cell.split()).lstrip("-*#0123456789. ")
+
+
 def names(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """The names that a module defines, each with its line."""
     for node in ast.walk(tree):
@@ -79,14 +97,19 @@ def field_word(dropped: str) -> str:
     return next(word for pattern, word in DROPPED.items() if re.fullmatch(pattern, dropped, re.IGNORECASE))
 
 
-def complaints(text: str) -> Iterator[tuple[int, str]]:
-    """The dropped words in a module, each with its line and the word to use."""
-    tree = ast.parse(text)
-    for line, said in prose(text, tree):
+def complaints_of(texts: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """The dropped words and beginnings in texts, each with its line and the word to use."""
+    for line, said in texts:
         for found in BEGINNING.finditer(said):
             yield line, f"a sentence begins with {said[found.start() : found.start() + 40]!r}: name the thing"
         for found in PATTERN.finditer(said):
             yield line, f"{found[0]!r}: say {field_word(found[0])}"
+
+
+def complaints(text: str) -> Iterator[tuple[int, str]]:
+    """The dropped words in the prose and names of a module."""
+    tree = ast.parse(text)
+    yield from complaints_of(prose(text, tree))
     for line, name in names(tree):
         words = re.sub(r"(?<=[a-z])(?=[A-Z])|_", " ", name)
         for found in PATTERN.finditer(words):
@@ -109,6 +132,18 @@ def test_a_room_speaks_in_the_fields_words(room: str) -> None:
     assert not complaints_about(room), "\n".join(complaints_about(room))
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_speaks_in_the_fields_words(page: str) -> None:
+    text = re.split(r"\n## [\d.]+ - ", (ROOT / page).read_text(encoding="utf-8"))[0]  # a release keeps its words
+    found = [f"{page}:{line}: {complaint}" for line, complaint in complaints_of(paragraphs(text))]
+    assert not found, "\n".join(found)
+
+
+def test_the_makefile_speaks_in_the_fields_words() -> None:
+    lines = enumerate((ROOT / "Makefile").read_text(encoding="utf-8").splitlines(), 1)
+    assert not [*complaints_of((number, line.partition("#")[2].lstrip("# ")) for number, line in lines)]
+
+
 @pytest.mark.parametrize(
     ("text", "word"),
     [
@@ -116,8 +151,8 @@ def test_a_room_speaks_in_the_fields_words(room: str) -> None:
         ('"""Pages. Who takes one counts."""', "name the thing"),
         ("# A page that\n# nobody holds.", "the thing that acts"),
         ("x = 1\n'''It was judged.'''", "checked"),
-        ('def f():\n    """A page.\n\n    What is free."""', "name the thing"),
-        ('Option(help="Pages. What is free.")', "name the thing"),
+        ('def f():\n    """A page.\n\n    Nobody has it."""', "the thing that acts"),
+        ('Option(help="Pages. Nobody has it.")', "the thing that acts"),
         ("def told(): ...", "expected"),
         ("class MemoryLaw: ...", "memory checker"),
         ("self.by_lane = {}", "stream"),
