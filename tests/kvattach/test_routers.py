@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import pytest
 
 from kvattach.hooks import Hooks, chained
 from kvattach.sglang.routers import Routers as SglangRouters
@@ -128,6 +129,15 @@ def test_a_parent_is_told_where_blocks_keep_theirs() -> None:
         BlockStored([2], [1] * 8, 1, block_size=8, group_idx=1),
     )
     assert [one.parent for one in told[:3]] == ["0000000000000001.0", None, None]
+
+
+def test_the_images_of_a_server_that_runs_long_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvattach.vllm.routers.REMEMBERED", 2)
+    publish, routers = vllm()
+    for name in ("first", "second", "third"):
+        routers.comes(SimpleNamespace(mm_features=[SimpleNamespace(identifier=name)]))
+    of_images = [publish(BlockStored([1], [1] * 4, extra_keys=[[name]]))[0].labels for name in ("first", "third")]
+    assert of_images[0] is not None and of_images[1] is None
 
 
 def test_blocks_of_several_groups_are_not_compared_where_events_name_no_group() -> None:

@@ -17,7 +17,7 @@ GPU = "GPU"
 """The tier of the block pool."""
 
 REMEMBERED = 100_000
-"""Hashes whose content is remembered; content behind one that is forgotten is not checked."""
+"""Hashes that are remembered; content behind one that is forgotten is not checked."""
 
 
 class Attached(Protocol):
@@ -46,8 +46,8 @@ class Routers:
         """Hash -> the end of the chain of its content, as `chained` made it; the newest ones."""
         self._unit = 1
         """Tokens of one link of a chain."""
-        self._images: set[str] = set()
-        """The engine's hashes of images and sounds, which the keys of older releases have as they have a salt."""
+        self._images: dict[str, None] = {}
+        """The engine's newest hashes of images and sounds, which the keys of older releases have as they have a salt."""
         self._embeds = False
         """Whether there was a prompt of embeddings, whose events look like those of one with a salt."""
 
@@ -65,7 +65,8 @@ class Routers:
     def comes(self, request: Any) -> None:
         """A request with an adapter: its events have the adapter's number, and not which weights that stands for."""
         self._embeds |= getattr(request, "prompt_embeds", None) is not None
-        self._images.update(feature.identifier for feature in getattr(request, "mm_features", None) or ())
+        self._images |= {feature.identifier: None for feature in getattr(request, "mm_features", None) or ()}
+        _trim(self._images)
         lora = getattr(request, "lora_request", None)
         if lora is not None:
             self._paths[lora.adapter_id] = lora.lora_path
@@ -118,8 +119,7 @@ class Routers:
                 before = chained(before, tuple(event.token_ids[at : at + unit]))
             labels.append(labelled(group, before))
             self._chains[block] = before
-        while len(self._chains) > REMEMBERED:
-            del self._chains[next(iter(self._chains))]
+        _trim(self._chains)
         return labels
 
     def _shows(self, event: Any) -> bool:
@@ -133,6 +133,12 @@ class Routers:
         if extra[:1] == [event.lora_name]:
             del extra[0]
         return foreign(self._paths.get(event.lora_id), extra[0] if extra else None)
+
+
+def _trim(known: dict[Any, Any]) -> None:
+    """Forget the oldest entries of those that are too many."""
+    while len(known) > REMEMBERED:
+        del known[next(iter(known))]
 
 
 def _named(block: Any, group: Group) -> str:
