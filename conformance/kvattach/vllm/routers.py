@@ -47,7 +47,7 @@ class Routers:
         self._unit = 1
         """Tokens of one link of a chain."""
         self._images: dict[str, None] = {}
-        """The engine's newest hashes of images and sounds, which the keys of older releases have as they have a salt."""
+        """The engine's newest hashes of images and sounds, which older releases' keys have as they have a salt."""
         self._embeds = False
         """Whether there was a prompt of embeddings, whose events look like those of one with a salt."""
 
