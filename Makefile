@@ -23,6 +23,9 @@ MAX ?= 26.7.0
 SGLANG ?= 0.5.8.post1 0.5.9 0.5.10 0.5.10.post1 $(foreach n,11 12 13 14 15 16 17 18 19 20 21 22 23,0.5.$(n))
 SRC ?=
 
+# The releases that `make engine-tests` drives.
+DRIVEN ?= $(foreach n,9 10 12 16 20 22 23,sglang==0.5.$(n)) $(foreach n,18.1 22.1 33.0,vllm==0.$(n)) lmcache==$(LMCACHE) max==$(MAX)
+
 # The releases whose servers `make live` starts.
 LIVE ?= sglang==0.5.23 vllm==0.32.0 transformers==5.19.0 sglang-jax
 
@@ -34,7 +37,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help conformance test quick thorough prove explore soak mutation engines engines-from found docs lint typecheck clean
+.PHONY: help conformance test quick thorough prove explore soak mutation engines engine-tests engines-from found docs lint typecheck clean
 .PHONY: browser walks fleet live own-tests causes mutation-cuda node-mutants gpu gpu-check gpu-stress gpu-profile wheels
 
 help: ## Show this list
@@ -82,6 +85,10 @@ engines: .venv/.engines.stamp ## Check releases of SGLang, vLLM, LMCache and MAX
 	$(BIN)/kvspec matrix lmcache $(LMCACHE) --out build/matrix || status=1; \
 	$(BIN)/kvspec matrix max $(MAX) --out build/matrix || status=1; \
 	$(BIN)/kvspec matrix sglang $(SGLANG) --out build/matrix || status=1; exit $$status
+
+engine-tests: .venv/.engines.stamp ## Test the drivers on releases, which are downloaded first (a quarter of an hour)
+	@$(BIN)/kvspec engines install $(DRIVEN)
+	@KVSPEC_RELEASES=1 $(BIN)/pytest -q -n auto --dist worksteal tests/kvlab tests/kvattach/test_canary.py tests/kvcli/test_templates.py
 
 engines-from: .venv/.engines.stamp ## Check engines from checkouts, folders of SRC that begin with their projects' names
 	@test -n "$(SRC)" || { echo "engines-from: say where the checkouts are: SRC=folder" >&2; exit 2; }

@@ -18,10 +18,10 @@ from rich.console import Console
 from kvattach.canary.switch import CanarySwitchError, Setting, setting
 from kvattach.hooks import RuleBroken
 from kvconform.findings.text import show_finding
-from kvlab.releases import folder_of
 from kvspec.memory import Pool
 from kvspec.memory.events import Begin, Release, Take, Use
 from kvtrace.writer import TraceWriter
+from tests.kvlab.checkout import release_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -52,9 +52,7 @@ def test_nonsense_is_refused_in_one_line(said: str) -> None:
 
 def driven(engine: str, version: str, *arguments: str) -> dict[str, Any]:
     """What a drive of an engine's model runner says, from a process of its own."""
-    folder = folder_of(version, engine=engine)
-    if not (folder / engine).is_dir():
-        pytest.skip(f"{engine} {version} is not there: kvspec engines install {engine}=={version}")
+    folder = release_of(version, engine)
     command = [sys.executable, "-m", f"tests.kvattach.canary_on_{engine}", str(folder), *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
     assert not done.returncode, done.stderr

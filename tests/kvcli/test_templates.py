@@ -9,7 +9,7 @@ import pytest
 
 from kvcli import main as cli
 from kvconform import console
-from kvlab.releases import folder_of
+from tests.kvlab.checkout import release_of
 
 pytestmark = pytest.mark.slow
 
@@ -106,9 +106,7 @@ def test_the_loop_that_writes_a_trace_races_and_its_test_says_so(folder: Path) -
 
 def test_the_test_of_vllms_scheduler_passes_and_fails_with_a_defect_in_vllm(folder: Path) -> None:
     start("attach")
-    wheel = folder_of("0.33.0", None, "vllm")
-    if not wheel.is_dir():
-        pytest.skip("vLLM 0.33.0 is not there: kvspec engines install vllm==0.33.0")
+    wheel = release_of("0.33.0", "vllm")
     pytest.importorskip("torch")
     assert pytest_of(KVSPEC_VLLM_WHEEL=str(wheel)).returncode == 0
     written = folder / "test_scheduler.py"

@@ -1,8 +1,11 @@
-"""Engines that come as a checkout: where it is."""
+"""Where engines are that tests drive: as a checkout, or as an installed release."""
 
 import os
 from pathlib import Path
 
+import pytest
+
+from kvlab.releases import folder_of
 from kvlab.stubs import EngineError
 
 VARIABLE = "KVSPEC_CHECKOUTS"
@@ -21,3 +24,13 @@ def checkout_of(engine: str, within: Path | None = None) -> Path:
     if not (folder / engine).is_dir():
         raise EngineError(f"{folder} holds no checkout of {engine}")
     return folder / engine
+
+
+def release_of(version: str, engine: str = "sglang") -> Path:
+    """Where a release is installed. The test is skipped if it is not there, or if nobody asks for such tests."""
+    if "KVSPEC_RELEASES" not in os.environ:
+        pytest.skip("make engine-tests")
+    folder = folder_of(version, engine=engine)
+    if not folder.is_dir():
+        pytest.skip(f"'kvspec engines install {engine}=={version}' has not been run")
+    return folder

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from kvlab.drives import drive_trial
 from kvlab.sglang.trial import trial
-from tests.kvlab.test_trials import folder
+from tests.kvlab.checkout import release_of
 
 
 class Driven(NamedTuple):
@@ -26,7 +26,7 @@ class Driven(NamedTuple):
 def driven(seeds: range, more: range, planted: Sequence[str]) -> Driven:
     """Drive release 0.5.23 with `seeds`, and with each `planted` defect until a finding, with `more`."""
     given = json.dumps([[seeds.start, seeds.stop, seeds.step], [more.start, more.stop, more.step], [*planted]])
-    command = [sys.executable, "-m", "tests.kvlab.driven", str(folder("sglang", "0.5.23")), given]
+    command = [sys.executable, "-m", "tests.kvlab.driven", str(release_of("0.5.23")), given]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert not done.returncode, done.stderr
     return Driven(*json.loads(done.stdout))

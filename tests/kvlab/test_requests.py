@@ -13,10 +13,10 @@ from kvconform.traces.codec import read_vector
 from kvconform.vectors.files import vector_file
 from kvlab import vector_trial as requests
 from kvlab.injection import Defect, NotInjected, inject_fault
-from kvlab.releases import folder_of
 from kvlab.vector_trial import Injected, show, tried
 from kvref.manager import Manager
 from kvref.req_to_token_pool import ReqToTokenPool
+from tests.kvlab.checkout import release_of
 
 ROW_KEPT = Defect("row kept", "a row is not freed", ((ReqToTokenPool, "free", "self._free.append(row)", "pass"),))
 NOTHING = Defect("nothing", "the same", ((ReqToTokenPool, "free", "self._free.append(row)", "self._free += [row]"),))
@@ -68,9 +68,7 @@ def test_an_engine_without_an_adapter_is_refused(tmp_path: Path, capsys: pytest.
 @pytest.mark.slow
 @pytest.mark.long
 def test_vectors_find_what_is_planted_in_sglang() -> None:
-    release = "0.5.23"
-    if not (folder_of(release) / "sglang").is_dir():
-        pytest.skip(f"sglang {release} is not there: kvspec engines install sglang=={release}")
+    release = str(release_of("0.5.23"))
     command = [sys.executable, "-m", "kvcli", "engines", "inject", "sglang", release, "--level", "request"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "vectors find 11 of 11 injected faults" in done.stdout, done.stdout + done.stderr

@@ -15,7 +15,7 @@ from kvlab.drives import CheckedTrace
 from kvlab.sglang import driver
 from kvlab.sglang.issues import fix
 from kvlab.sglang.release import load
-from tests.kvlab.test_trials import folder
+from tests.kvlab.checkout import release_of
 
 RUNS = {20378: False, 77: True, 284: True}
 """Seed -> whether there is a host tier."""
@@ -23,7 +23,7 @@ RUNS = {20378: False, 77: True, 284: True}
 
 @pytest.mark.slow
 def test_a_turn_leaves_no_state_that_its_drafts_have_moved_on_and_no_tokens_when_it_is_to_be_aborted() -> None:
-    command = [sys.executable, "-m", "tests.kvlab.test_sglang_sessions", str(folder("sglang", "0.5.23"))]
+    command = [sys.executable, "-m", "tests.kvlab.test_sglang_sessions", str(release_of("0.5.23"))]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert not done.returncode, done.stderr
     events, found = json.loads(done.stdout)

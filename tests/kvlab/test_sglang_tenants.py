@@ -18,13 +18,13 @@ from kvlab.matrix.memory import Watched
 from kvlab.sglang import driver
 from kvlab.sglang.issues import fix
 from kvlab.sglang.release import load
+from tests.kvlab.checkout import release_of
 from tests.kvlab.driven import driven
-from tests.kvlab.test_trials import folder
 
 
 @pytest.mark.slow
 def test_equal_tokens_of_two_tenants_reloaded_adapters_and_weights_that_change_under_requests_come_about() -> None:
-    command = [sys.executable, "-m", "tests.kvlab.test_sglang_tenants", str(folder("sglang", "0.5.23"))]
+    command = [sys.executable, "-m", "tests.kvlab.test_sglang_tenants", str(release_of("0.5.23"))]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert not done.returncode, done.stderr
     seen = json.loads(done.stdout)

@@ -1,6 +1,6 @@
 """Engines from a checkout or a wheel, if there are any: nothing is found but what is known, planted defects are.
 
-Checkouts are in the folder that KVSPEC_CHECKOUTS names; a wheel is where 'kvspec engines install' puts it.
+Checkouts are in the folder that KVSPEC_CHECKOUTS names; `make engine-tests` installs the wheels.
 """
 
 import re
@@ -10,24 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from kvlab.releases import folder_of
 from kvlab.stubs import EngineError
-from tests.kvlab.checkout import checkout_of
+from tests.kvlab.checkout import checkout_of, release_of
 
 pytestmark = pytest.mark.slow
 
 
-def folder(engine: str, version: str | None = None) -> Path:
-    """Where an engine is; without it the test is skipped, and says why."""
-    if version is None:
-        try:
-            return checkout_of(engine)
-        except EngineError as error:
-            pytest.skip(str(error))
-    place = folder_of(version)
-    if not (place / "sglang").is_dir():
-        pytest.skip(f"'kvspec engines install sglang=={version}' has not been run")
-    return place
+def folder(engine: str) -> Path:
+    """Where the checkout of an engine is; without it the test is skipped, and says why."""
+    try:
+        return checkout_of(engine)
+    except EngineError as error:
+        pytest.skip(str(error))
 
 
 def trial(engine: str, at: Path, *options: str, command: str = "drive") -> subprocess.CompletedProcess[str]:
@@ -76,13 +70,13 @@ def test_planted_defects_are_found_in_sglang_jax_since_pull_request_994() -> Non
 
 
 def test_sglang_with_its_fences_conforms() -> None:
-    done = trial("sglang", folder("sglang", "0.5.23"), "--runs", "6", "--without-known")
+    done = trial("sglang", release_of("0.5.23"), "--runs", "6", "--without-known")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(("version", "places"), [("0.5.22", ["backup"]), ("0.5.10", ["backup", "load", "rows"])])
 def test_sglang_without_a_fence_races(version: str, places: list[str]) -> None:
-    done = trial("sglang", folder("sglang", version), "--runs", "15")
+    done = trial("sglang", release_of(version), "--runs", "15")
     assert done.returncode == 1, done.stdout + done.stderr
     told = [line.split()[0] for line in done.stdout.splitlines() if "first at event" in line]
     assert {one.partition("/")[0] for one in told} == {"MEM-RACE"} and len(told) == len(places)
@@ -114,7 +108,7 @@ main()
 @pytest.mark.long
 @pytest.mark.parametrize("part", range(PARTS))
 def test_planted_defects_are_found_in_sglang(part: int) -> None:
-    arguments = ["engines", "inject", "sglang", str(folder("sglang", "0.5.23")), "--runs", "60", "--without-known"]
+    arguments = ["engines", "inject", "sglang", str(release_of("0.5.23")), "--runs", "120", "--without-known"]
     called = [sys.executable, "-c", A_PART, str(part), *arguments]
     done = subprocess.run(called, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from kvlab.matrix.report import RequestReport, Task
-from kvlab.releases import folder_of
 from kvlab.sglang.adapter.between import is_between
 from kvlab.sglang.adapter.unified import is_unified
+from tests.kvlab.checkout import release_of
 
 NEWEST = {"last-token", "retracted-twice", "retract-finishes", "empty-lend"}
 HYBRID = {"window-branch", "state-branch", "state-ahead", "state-in-flight", "slot-exchanged"}
@@ -30,9 +30,7 @@ RELEASES = {
 @pytest.mark.slow
 @pytest.mark.parametrize("release", RELEASES)
 def test_what_the_vectors_find_in_it_is_explained(release: str, tmp_path: Path) -> None:
-    folder = folder_of(release)
-    if not (folder / "sglang").is_dir():
-        pytest.skip(f"sglang {release} is not there: kvspec engines install sglang=={release}")
+    folder = release_of(release)
     if any(importlib.util.find_spec(needed) is None for needed in ("torch", "triton", "numpy")):
         pytest.skip("torch, triton or numpy is not installed; SGLang's classes need them")
     task = Task("request", "sglang", release, str(folder), str(tmp_path), seconds=0, seed=0)
@@ -136,8 +134,7 @@ PLAIN_STEP_AFTER_DRAFTS = {
     ids=["window", "abort", "room"],
 )
 def test_what_its_scheduler_does_is_played(release: str, steps: dict[str, Any], says: str, tmp_path: Path) -> None:
-    if not (folder_of(release) / "sglang").is_dir():
-        pytest.skip(f"sglang {release} is not there: kvspec engines install sglang=={release}")
+    release_of(release)
     vector = tmp_path / "played.jsonl"
     told = {"producer": "a test", "description": "Played.", "rules": ["SWA-2"]}
     header = {"kvspec": 2, **told, "config": steps["config"]}

@@ -21,11 +21,11 @@ from kvattach.vllm.residency import Group, Run
 from kvcheck.labels import Labels
 from kvcli.main import app
 from kvlab.drives import CheckedTrace
-from kvlab.releases import folder_of
 from kvlab.stubs import Arguments
 from kvlab.vllm.driver import Drive, StuckError
 from kvlab.vllm.engine import Drafter
 from kvlab.vllm.workload import chunks_workload, offloading_workload, random_workload
+from tests.kvlab.checkout import release_of
 
 FULL = Group(0, 4, 0, False, 8)
 WINDOW = Group(1, 4, 6, False, 4)
@@ -244,9 +244,7 @@ print(json.dumps([judge.events, [[f.rule, f.code] for _, f in judge.found if f.c
 
 def release(version: str) -> Path:
     """The folder of a release; the test is skipped where it, or torch, is missing."""
-    folder = folder_of(version, engine="vllm")
-    if not (folder / "vllm").is_dir():
-        pytest.skip(f"vLLM {version} is not there: kvspec engines install vllm=={version}")
+    folder = release_of(version, "vllm")
     if importlib.util.find_spec("torch") is None:
         pytest.skip("torch is not installed; vLLM's classes need it")
     return folder

@@ -9,9 +9,9 @@ from kvlab.lmcache import fixes as lmcache_fixes
 from kvlab.matrix.memory import Driving
 from kvlab.matrix.report import Task
 from kvlab.max import fixes as max_fixes
-from kvlab.releases import folder_of
 from kvlab.stubs import EngineError
 from kvlab.trial import trial_of
+from tests.kvlab.checkout import release_of
 from tests.kvlab.test_trials import trial
 
 pytestmark = pytest.mark.slow
@@ -30,10 +30,7 @@ class Wheel(NamedTuple):
 
     def folder(self) -> Path:
         """Where the release is; without it the test is skipped."""
-        place = folder_of(self.release, engine=self.engine)
-        if not place.is_dir():
-            pytest.skip(f"'kvspec engines install {self.engine}=={self.release}' has not been run")
-        return place
+        return release_of(self.release, self.engine)
 
     def driving(self, folder: Path, seconds: float) -> Driving:
         """The matrix's drive of the release."""
