@@ -100,7 +100,7 @@ def _in_scheduler(release: Release) -> list[Defect]:
         ),
         Defect(
             "no look for room",
-            "nobody looks whether the next token of each request has room",
+            "the room for the next token of each request is not checked",
             ((scheduler, "update_running_batch", "not batch.check_decode_mem()", "False"),),
         ),
         Defect(

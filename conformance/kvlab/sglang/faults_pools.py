@@ -26,7 +26,7 @@ def _of_windows(release: Release) -> list[Defect]:
         ),
         Defect(
             "window freed twice",
-            "nobody notes how far a window has moved",
+            "the engine does not note how far a window has moved",
             (
                 (
                     common,
@@ -95,7 +95,7 @@ def _of_states(release: Release) -> list[Defect]:
         ),
         Defect(
             "found state not copied",
-            "a request goes on from a state of its own that nobody has written",
+            "a request goes on from a state of its own that was never written",
             (
                 (
                     release.batches.ScheduleBatch,

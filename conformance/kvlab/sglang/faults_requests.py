@@ -40,7 +40,7 @@ def defects(engine: Engine) -> list[Defect]:
         ),
         Defect(
             "tail not freed on resume",
-            "a turn that resumes leaves what its record has past that to nobody",
+            "a turn that resumes forgets the pages that its record has past that",
             ((session, "_free_tail", "self._free_kv_aligned(kv, prefix_len, kv.kv_allocated_len)", "pass"),),
         ),
         Defect(

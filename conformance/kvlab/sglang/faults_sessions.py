@@ -32,7 +32,7 @@ def in_sessions(release: Release) -> list[Defect]:
         ),
         Defect(
             "tail lost on resuming",
-            "a turn that resumes leaves what its record has past that to nobody",
+            "a turn that resumes forgets the pages that its record has past that",
             ((slots, "_free_tail", "self._free_kv_aligned(kv, prefix_len, kv.kv_allocated_len)", "pass"),),
         ),
         Defect(
