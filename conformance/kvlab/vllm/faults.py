@@ -92,7 +92,7 @@ def defects() -> list[Defect]:
         ),
         Defect(
             "row not told",
-            "the workers are not told of a running request's new blocks",
+            "the workers do not get a running request's new blocks",
             ((Scheduler, "_make_cached_request_data", blocks, "None"),),
         ),
         Defect(

@@ -29,7 +29,7 @@ def chunk_defects() -> list[Defect]:
         ),
         Defect(
             "chunk evicted while loaded",
-            "what is being loaded may be evicted from the host",
+            "a chunk may be evicted from the host while it is being loaded",
             (
                 (CPUOffloadingManager, "_prepare_load", "self._policy.mark_non_evictable(key)", "pass"),
                 (LRUCachePolicy, "evict", "assert chunk.ref_cnt == 0", "pass"),

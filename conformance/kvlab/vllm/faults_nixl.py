@@ -70,7 +70,7 @@ def pull_defects() -> list[Defect]:
         ),
         Defect(
             "failed handshake forgotten",
-            "a request waits for a server that does not answer, and is told nothing",
+            "a request waits for a server that does not answer, and gets no error",
             ((NixlBaseConnectorWorker, "_background_nixl_handshake", "self._failed_recv_reqs.put(req_id)", "pass"),),
         ),
         Defect(

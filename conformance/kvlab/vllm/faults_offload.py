@@ -31,7 +31,7 @@ def offloading_defects() -> list[Defect]:
         ),
         Defect(
             "host block not held",
-            "what is being loaded may be evicted from the host",
+            "a block may be evicted from the host while it is being loaded",
             (
                 (
                     SimpleCPUOffloadScheduler,
@@ -43,7 +43,7 @@ def offloading_defects() -> list[Defect]:
         ),
         Defect(
             "host hit not held",
-            "what was found on the host for a request may be evicted before it has room for it",
+            "a block that was found on the host may be evicted before there is room for it",
             (
                 (
                     SimpleCPUOffloadScheduler,
@@ -55,7 +55,7 @@ def offloading_defects() -> list[Defect]:
         ),
         Defect(
             "stored block not held",
-            "what is being stored may be handed out on the device",
+            "a block may be handed out on the device while it is being stored",
             ((SimpleCPUOffloadScheduler, "_prepare_eager_store_specs", held, "pass"),),
         ),
         Defect(
@@ -65,7 +65,7 @@ def offloading_defects() -> list[Defect]:
         ),
         Defect(
             "loaded into other blocks",
-            "what the host has is copied into a request's first blocks, whatever it has there",
+            "the host's blocks are copied into a request's first blocks, whatever it has there",
             (
                 (
                     SimpleCPUOffloadScheduler,
