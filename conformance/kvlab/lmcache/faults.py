@@ -79,7 +79,7 @@ def defects(engine: Engine) -> list[Defect]:
         ),
         Defect(
             "memory lost",
-            "what is freed does not go back to the list of free memory",
+            "freed memory does not go back to the list of free memory",
             (
                 (
                     engine.allocator.TensorMemoryAllocator,

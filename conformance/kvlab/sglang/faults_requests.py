@@ -35,7 +35,7 @@ def defects(engine: Engine) -> list[Defect]:
         ),
         Defect(
             "overshoot not freed",
-            "what a turn that stopped has beyond its tokens is forgotten",
+            "the pages of a stopped turn beyond its tokens are forgotten",
             ((session, "_trim_overshoot", overshoot, "pass"),),
         ),
         Defect(
@@ -84,12 +84,12 @@ def _unified(engine: UnifiedEngine, session: Any) -> list[Defect]:
         ),
         Defect(
             "published long",
-            "a request publishes what it has allocated, not only what is its own",
+            "a request publishes all that it has allocated, not only its own tokens",
             ((common, "release_kv_cache", "req.owned_kv_len()", "req.kv.kv_allocated_len"),),
         ),
         Defect(
             "tail not freed",
-            "what a request has beside the tree is forgotten when it ends",
+            "a request's pages outside the tree are forgotten when it ends",
             ((common, "release_kv_cache", tail, "pass"),),
         ),
         Defect("row not freed", "a session that is closed keeps its row", ((session, "release_session", row, "pass"),)),
@@ -124,12 +124,12 @@ def _between(engine: BetweenEngine, session: Any) -> list[Defect]:
         ),
         Defect(
             "published long",
-            "a request publishes what it has allocated, not only what is its own",
+            "a request publishes all that it has allocated, not only its own tokens",
             ((common, "release_kv_cache", "req.effective_kv_committed_len()", "req.kv.kv_allocated_len"),),
         ),
         Defect(
             "tail not freed",
-            "what a request has beside the tree is forgotten when it ends",
+            "a request's pages outside the tree are forgotten when it ends",
             ((tree, "cache_finished_req", "self.free_kv_row(req.kv, ranges)", "pass"),),
         ),
         Defect(

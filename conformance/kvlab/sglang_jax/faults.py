@@ -52,7 +52,7 @@ def defects(engine: Engine) -> list[Defect]:
         ),
         Defect(
             "locks ignored",
-            "what requests have locked is evicted",
+            "pages that requests have locked are evicted",
             ((tree, "evict", "if x.lock_ref > 0:", "if False:"),),
         ),
         Defect(
@@ -62,7 +62,7 @@ def defects(engine: Engine) -> list[Defect]:
         ),
         Defect(
             "tail not freed",
-            "what a request has beside the tree is forgotten when it is retracted",
+            "a request's pages outside the tree are forgotten when it is retracted",
             ((tree, "cache_finished_req", "kv_indices[old_prefix_len:page_aligned_len]", "kv_indices[:0]"),),
         ),
         Defect(
@@ -99,7 +99,7 @@ def defects(engine: Engine) -> list[Defect]:
         ),
         Defect(
             "token streamed twice",
-            "what is streamed begins with the last token that was",
+            "a streamed slice begins with the last token of the one before",
             (
                 (
                     output,

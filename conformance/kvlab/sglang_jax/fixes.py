@@ -86,7 +86,7 @@ def _mends(engine: Engine) -> list[Defect]:
         ),
         Defect(
             "freed-in-flight",
-            "what a finished request had in flight beside a chunk is freed if its page is not (its pull request 994)",
+            "a finished request's slot in flight beside a chunk is freed if its page is not (its pull request 994)",
             ((results, "process_batch_result_prefill", _IN_FLIGHT, _IN_A_PAGE_OF_ITS_OWN),),
         ),
         Defect(
@@ -96,12 +96,12 @@ def _mends(engine: Engine) -> list[Defect]:
         ),
         Defect(
             "chunk-forgotten",
-            "nobody is admitted beside a prompt that was cut (its pull request 1408)",
+            "no request is admitted beside a prompt that was cut (its pull request 1408)",
             ((scheduler, "get_new_batch_prefill", _FULL, _FULL_OR_CUT),),
         ),
         Defect(
             "unaligned-protected",
-            "what the tree has of a request is noted, before pull request 994",
+            "the part of a request that the tree has is noted, before pull request 994",
             (
                 (tree, "cache_unfinished_req", _AT_ITS_PREFIX, _AT_ITS_TREE),
                 (tree, "cache_finished_req", _AT_ITS_PREFIX, _AT_ITS_TREE),
@@ -109,7 +109,7 @@ def _mends(engine: Engine) -> list[Defect]:
         ),
         Defect(
             "unaligned-protected",
-            "what the tree has of a request is noted, after pull request 994 (its pull request 1401)",
+            "the part of a request that the tree has is noted, after pull request 994 (its pull request 1401)",
             (
                 (
                     engine.batch.ScheduleBatch,

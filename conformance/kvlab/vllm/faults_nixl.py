@@ -99,12 +99,12 @@ def pull_defects() -> list[Defect]:
         ),
         Defect(
             "parts out of order",
-            "of decode's longer blocks the last part is read first",
+            "the last part of decode's longer blocks is read first",
             ((NixlBaseConnectorWorker, "get_mapped_blocks", offsets, f"{offsets}[::-1]"),),
         ),
         Defect(
             "too much cleared",
-            "of what was read into decode's longer blocks the last part is cleared",
+            "the last part of a read into decode's longer blocks is cleared",
             ((*results, "covered_sub_blocks = min(", "covered_sub_blocks = -1 + min("),),
         ),
         Defect(
