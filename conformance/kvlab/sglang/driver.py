@@ -151,6 +151,7 @@ class Talk(PausingTraffic):
         self._still = self._waited = 0
         self.clients = Clients(release, rng, shape.sessions)
         self._updates = random.Random(f"{tokens.seed} updates")
+        self._flushes = random.Random(f"{tokens.seed} flushes")
         self._images = random.Random(f"{tokens.seed} images of requests")
         self.tenants = Tenants(release, random.Random(f"{tokens.seed} tenants"), shape.names)
         self._talks = shape.sessions > 0
@@ -169,13 +170,14 @@ class Talk(PausingTraffic):
         if self.live and self._still > STILL:
             raise RuntimeError(STUCK)
         advance(self.rng, 6)
-        if self.idle(self.is_idle()):
+        idle = self.is_idle()
+        if self.idle(idle):
             if self._talks:
                 self._talks, self._idled = False, 0
                 return self.clients.leave()
             self.idles()
             self.end()
-        messages = self.tenants.messages() + self._talk() + self.arriving(self._request)
+        messages = self.tenants.messages() + self._talk() + self._flush(idle=idle) + self.arriving(self._request)
         if self.live and not self.calm and self.rng.random() < self._shape.aborts:
             # Of those that came first some run.
             among = self.live[: self.rng.choice([2, len(self.live)])]
@@ -188,6 +190,10 @@ class Talk(PausingTraffic):
             return []
         flushes = self._updates.random() < 0.7
         return [self._release.messages.UpdateWeightFromDiskReqInput(model_path="", flush_cache=flushes)]
+
+    def _flush(self, *, idle: bool) -> list[Any]:
+        """A flush of the cache now and then, while nothing keeps it from being done."""
+        return [self._release.messages.FlushCacheReqInput()] if idle and self._flushes.random() < 0.3 else []
 
     def _talk(self) -> list[Any]:
         """The messages of clients with sessions, beside their turns. Sessions may hold memory that requests need."""
