@@ -23,7 +23,14 @@ ROOMS = sorted(
 """Packages, and the folders and modules within those of `spec/` and `conformance/`."""
 PAGES = sorted(
     str(page.relative_to(ROOT))
-    for pages in ("README.md", "CONTRIBUTING.md", "spec/**/*.md", "reference/**/*.md", "conformance/README.md")
+    for pages in (
+        "README.md",
+        "CONTRIBUTING.md",
+        "spec/**/*.md",
+        "reference/**/*.md",
+        "conformance/README.md",
+        "conformance/docs/*.md",
+    )
     for page in ROOT.glob(pages)
 )
 """Documents that a new reader meets first."""
