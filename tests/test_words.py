@@ -30,6 +30,8 @@ PAGES = sorted(
         "reference/**/*.md",
         "conformance/README.md",
         "conformance/docs/*.md",
+        "benchmarks/*.md",
+        "cuda_impl/*.md",
     )
     for page in ROOT.glob(pages)
 )
