@@ -26,6 +26,7 @@ PAGES = sorted(
     for pages in (
         "README.md",
         "CONTRIBUTING.md",
+        "CHANGELOG.md",
         "spec/**/*.md",
         "reference/**/*.md",
         "conformance/README.md",
