@@ -59,7 +59,7 @@ def _in_scheduler(release: Release) -> list[Defect]:
         ),
         Defect(
             "pause forgets the prefilled",
-            "a pause forgets who was prefilled last",
+            "a pause forgets the requests that were prefilled last",
             (
                 (
                     scheduler,
@@ -71,7 +71,7 @@ def _in_scheduler(release: Release) -> list[Defect]:
         ),
         Defect(
             "pause keeps who is retracted",
-            "a pause leaves whom it retracts among the running requests",
+            "a pause leaves retracted requests among the running ones",
             ((scheduler, "pause_generation", "self.running_batch.reqs = []", "pass"),),
         ),
         Defect(
