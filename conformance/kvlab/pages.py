@@ -55,7 +55,7 @@ def _label(trace: str) -> str:
     """The release in the name of a trace, or the name."""
     stem = trace.removesuffix(".jsonl")
     numbered = re.search(r"-(\d+\.\d+\.\d+)$", stem)
-    return numbered[1] if numbered else stem
+    return numbered[1] if numbered else f"`{stem}`"
 
 
 if __name__ == "__main__":
