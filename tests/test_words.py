@@ -31,6 +31,7 @@ PAGES = sorted(
         "reference/**/*.md",
         "conformance/README.md",
         "conformance/docs/*.md",
+        "conformance/found/*.md",
         "benchmarks/*.md",
         "cuda_impl/*.md",
     )
