@@ -137,7 +137,7 @@ def test_a_room_speaks_in_the_fields_words(room: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_speaks_in_the_fields_words(page: str) -> None:
-    text = re.split(r"\n## [\d.]+ - ", (ROOT / page).read_text(encoding="utf-8"))[0]  # a release keeps its words
+    text = (ROOT / page).read_text(encoding="utf-8")
     found = [f"{page}:{line}: {complaint}" for line, complaint in complaints_of(paragraphs(text))]
     assert not found, "\n".join(found)
 
