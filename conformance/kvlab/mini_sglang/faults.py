@@ -13,12 +13,12 @@ def defects(engine: Engine) -> list[Defect]:
     return [
         Defect(
             "lock kept",
-            "the lock on what a request found is never taken back",
+            "the lock on a request's prefix hit is never released",
             ((manager, "cache_req", "self.unlock(old_handle)", "pass"),),
         ),
         Defect(
             "lock not taken",
-            "a request goes on without a lock on what it published",
+            "a request goes on without a lock on its published pages",
             ((manager, "cache_req", "self.lock(new_handle)", "pass"),),
         ),
         Defect(

@@ -105,7 +105,7 @@ def _in_scheduler(release: Release) -> list[Defect]:
         ),
         Defect(
             "chunk begins too late",
-            "a prompt goes on one token after what it has published",
+            "a prompt goes on one token after its published part",
             (
                 (
                     release.scheduler,
@@ -117,7 +117,7 @@ def _in_scheduler(release: Release) -> list[Defect]:
         ),
         Defect(
             "admitted without a lock",
-            "a request is admitted without a lock on what it found",
+            "a request is admitted without a lock on its prefix hit",
             ((adder, "_commit_prefill_admission", "req.lock = self.tree_cache.lock(req.last_node)", "pass"),),
         ),
     ]
@@ -193,7 +193,7 @@ def in_host_cache(release: Release) -> list[Defect]:
         ),
         Defect(
             "lock kept",
-            "a request that publishes keeps the lock on what it had found",
+            "a request that publishes keeps the lock on its prefix hit",
             ((cache, "checkpoint_into_tree", "self.unlock(req.lock)", "pass"),),
         ),
         Defect(

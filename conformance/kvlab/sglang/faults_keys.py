@@ -66,7 +66,7 @@ def in_keys(release: Release) -> list[Defect]:
         ),
         Defect(
             "weights: no flush",
-            "new weights leave what the old ones have computed, though a flush was asked for",
+            "new weights leave the old ones' pages cached, though a flush was requested",
             ((release.weight_updater, "flush_cache_after_weight_update", "recv_req.flush_cache and", "False and"),),
         ),
         Defect(

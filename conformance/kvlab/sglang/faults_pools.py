@@ -16,12 +16,12 @@ def _of_windows(release: Release) -> list[Defect]:
     return [
         Defect(
             "window not freed",
-            "a request's window moves on, and what it has left behind stays the request's",
+            "a request's window moves on, and the pages behind it stay the request's",
             ((common, "free_swa_out_of_window_slots", passed, "pass"),),
         ),
         Defect(
             "window moves too early",
-            "a request gives back what its next token still looks at",
+            "a request frees pages that its next token still reads",
             ((common, "free_swa_out_of_window_slots", grown, "evict_threshold = pre_len - 0 * ceil_align("),),
         ),
         Defect(

@@ -62,12 +62,12 @@ def _unified(engine: UnifiedEngine, session: Any) -> list[Defect]:
     return [
         Defect(
             "lock kept",
-            "a request that ends keeps its lock on what it published",
+            "a request that ends keeps its lock on its published pages",
             ((common, "release_kv_cache", "tree_cache.unlock(req.lock)", "pass"),),
         ),
         Defect(
             "lock not taken",
-            "a request goes on without a lock on what it published",
+            "a request goes on without a lock on its published pages",
             ((tree, "checkpoint_into_tree", "req.lock = self.lock(", "req.lock = (lambda *_, **__: None)("),),
         ),
         Defect(
@@ -109,12 +109,12 @@ def _between(engine: BetweenEngine, session: Any) -> list[Defect]:
     return [
         Defect(
             "lock kept",
-            "a request that ends keeps its lock on what it published",
+            "a request that ends keeps its lock on its published pages",
             ((tree, "cache_finished_req", unlock, "pass"),),
         ),
         Defect(
             "lock not taken",
-            "a request goes on without a lock on what it published",
+            "a request goes on without a lock on its published pages",
             ((tree, "cache_unfinished_req", lock, "lock_result = (lambda *_, **__: IncLockRefResult())("),),
         ),
         Defect(

@@ -20,12 +20,12 @@ def defects(engine: Engine) -> list[Defect]:
     return [
         Defect(
             "lock kept",
-            "a request that publishes keeps the lock on what it had found",
+            "a request that publishes keeps the lock on its prefix hit",
             ((tree, "cache_unfinished_req", locked, "pass"),),
         ),
         Defect(
             "lock not taken",
-            "a request goes on without a lock on what it published",
+            "a request goes on without a lock on its published pages",
             ((tree, "cache_unfinished_req", "self.inc_lock_ref(new_last_node)", "pass"),),
         ),
         Defect(
@@ -87,7 +87,7 @@ def defects(engine: Engine) -> list[Defect]:
         ),
         Defect(
             "rows where they lie",
-            "a launch gets the rows themselves, and no copy of what they name",
+            "a launch gets the rows themselves, and no copy of their entries",
             (
                 (
                     batch,

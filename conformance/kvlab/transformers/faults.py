@@ -72,7 +72,7 @@ def defects(engine: Engine) -> list[Defect]:
         ),
         Defect(
             "fork not copied",
-            "the last block of a fork gets no copy of what its parent has",
+            "the last block of a fork gets no copy of its parent's",
             ((cache, "perform_cache_copy", "if src_blocks:", "if False:"),),
         ),
         Defect(

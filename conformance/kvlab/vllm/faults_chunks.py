@@ -19,7 +19,7 @@ def chunk_defects() -> list[Defect]:
     return [
         Defect(
             "chunk store not fenced",
-            "a store does not wait for the launch that writes what it copies",
+            "a store does not wait for the launch that writes its source",
             ((SingleDirectionOffloadingHandler, "transfer_async", fence, f"self.gpu_to_cpu or {fence}"),),
         ),
         Defect(

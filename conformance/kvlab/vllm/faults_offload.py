@@ -26,7 +26,7 @@ def offloading_defects() -> list[Defect]:
         ),
         Defect(
             "store not fenced",
-            "a store does not wait for the launch that writes what it copies; issue 45704 of vLLM",
+            "a store does not wait for the launch that writes its source; issue 45704 of vLLM",
             ((SimpleCPUOffloadWorker, "wait_for_save", "wait_event=self._store_compute_done", "wait_event=None"),),
         ),
         Defect(
