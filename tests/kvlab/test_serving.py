@@ -21,8 +21,8 @@ from kvlab.serving import report
 from kvlab.serving.client import Clients
 from kvlab.serving.environment import NoEnvironment, environment
 from kvlab.serving.faults import wait_for_engine
-from kvlab.serving.servers import SERVERS, halves, sglang, vllm
-from kvlab.serving.session import Run
+from kvlab.serving.servers import SERVERS, Server, halves, sglang, vllm
+from kvlab.serving.session import Run, running
 from kvspec.memory import Pool
 from kvspec.memory.events import Begin, Map, Use
 from kvtrace.writer import TraceWriter
@@ -229,3 +229,27 @@ def test_a_wrong_call_is_one_line(arguments: list[str], line: str, capsys: pytes
 
 def test_help_teaches() -> None:
     assert "kvspec serve sglang==0.5.23 --minutes 2" in CliRunner().invoke(app, ["serve", "--help"]).output
+
+
+LEAVING = """
+import sys, tempfile
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+class Healthy(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+
+print(tempfile.mkstemp()[1], flush=True)
+HTTPServer(("127.0.0.1", int(sys.argv[-1])), Healthy).serve_forever()
+"""
+
+
+def test_temporary_files_of_a_server_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "leaving.py").write_text(LEAVING)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    log = tmp_path / "server.log"
+    with running(Server("vllm", ["leaving"]), Path(sys.executable), tmp_path, log, {"PYTHONPATH": str(tmp_path)}):
+        left = Path(log.read_text().splitlines()[0])
+        assert left.is_file() and left.is_relative_to(tmp_path)
+    assert not left.parent.exists()

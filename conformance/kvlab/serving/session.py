@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import msgspec
 
@@ -153,12 +154,15 @@ def _python(python: Path, environment: dict[str, str], arguments: list[str], giv
 def running(
     server: Server, python: Path, model: Path, log: Path, environment: dict[str, str]
 ) -> Iterator[tuple["subprocess.Popen[bytes]", int]]:
-    """A server that answers, and its port; all of its processes are gone afterwards."""
+    """A server that answers, and its port; all of its processes, and their temporary files, are gone afterwards."""
     port = _free_port()
-    with log.open("wb") as out:
+    with (
+        TemporaryDirectory(prefix="kvspec-server-", ignore_cleanup_errors=True) as temporary,
+        log.open("wb") as out,
+    ):
         process = subprocess.Popen(
             [str(python), *server.command(model, port)],
-            env=environment,
+            env={**environment, "TMPDIR": temporary},
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,
