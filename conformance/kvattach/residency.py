@@ -1,4 +1,4 @@
-"""One stretch of work of one request: a holder, its table, and the labels of what it computes."""
+"""One admission of a request: its holder, its table, and the labels of the pages that it computes."""
 
 from collections.abc import Sequence
 
@@ -9,20 +9,20 @@ from kvspec.memory.events import Unify
 class Run:
     """A request from its admission to its end or its preemption.
 
-    The label of a page is the chain of the tokens that end with it. A page whose last token is not known yet, because
-    it is still to be sampled, has a label of its own; it is learnt later what it is.
+    A page's label is the hash chain of all tokens up to its end. A page whose last token is not sampled yet gets a label
+    of its own, which is unified with the chain once the token is known.
     """
 
     def __init__(self, name: str, page_size: int, whose: str = "") -> None:
-        """Nothing is known of it yet. `whose` is the label before the first token (`foreign`)."""
+        """No token is known yet. `whose` is the label before the first token (`foreign`)."""
         self.name, self.whose = name, whose
         self._size = page_size
         self._labels: list[str] = []
         self._promised: set[int] = set()
-        """Pages that were given labels of their own, of which it is not learnt yet what they are."""
+        """Pages with labels of their own that are not unified yet."""
 
     def labels(self, tokens: Sequence[int], first: int, stop: int) -> list[str]:
-        """The labels of pages `first` to `stop`, by the tokens that are known."""
+        """The labels of pages `first` to `stop` (exclusive), by the tokens that are known."""
         self.grown(tokens)
         known = self._labels[first:stop]
         promised = range(first + len(known), stop)
@@ -30,7 +30,7 @@ class Run:
         return known + [f"{self.name}#{index}" for index in promised]
 
     def grown(self, tokens: Sequence[int]) -> list[Unify]:
-        """The promises that come true with these tokens."""
+        """Unify the labels of the pages that these tokens fill."""
         learnt = []
         for index in range(len(self._labels), len(tokens) // self._size):
             page = tuple(tokens[index * self._size : (index + 1) * self._size])
@@ -41,13 +41,13 @@ class Run:
         return learnt
 
     def _chained(self, before: str, page: tuple[int, ...]) -> str:
-        """The label of the next page."""
+        """The label of a page behind the label `before`."""
         return chained(before, page)
 
 
 def foreign(*parts: str | None) -> str:
-    """The first label: for which adapter's weights and for whom the content is, and not how a key names these.
+    """The label before the first token: it stands for the adapter's weights and the tenant of the content.
 
-    Labels of the same tokens differ in its mark alone.
+    It is made of these themselves, and not of the engine's key. Labels of the same tokens differ in this mark alone.
     """
     return f"~{chained('', parts)}" if any(parts) else ""

@@ -1,4 +1,4 @@
-"""The positions that one batch of SGLang's scheduler computes for each request, and the states that it keeps."""
+"""The positions that a batch of SGLang's scheduler computes for each request, and the states that it keeps."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def spans(batch: Any, verified: list[int] | None = None) -> tuple[list[int], lis
 
 
 def kept_states(batch: Any, stops: list[int]) -> list[Kept | None]:
-    """The state that each request's launch keeps, if any."""
+    """The state that the launch keeps for each request, or `None`."""
     slots = getattr(batch, "mamba_track_indices", None)
     if slots is None:
         return [None] * len(stops)

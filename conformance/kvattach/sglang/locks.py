@@ -1,7 +1,7 @@
 """Hooks into SGLang's tree: the pages that it publishes, and the locks on its paths.
 
-A lock does not name its owner: the hooks know it from the function that is under way. A request's own lock passes to it
-when it is first launched.
+A lock does not name its owner, so the hooks take the function that is running for it. The lock of a request is
+transferred to the request when it is first launched.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,7 @@ class Locks(Rows):
     # Published pages
 
     def _publish(self, named: Any, planned: bool = False) -> None:
-        """The pages on a path that the tree has and had not; they are its own from now on."""
+        """Publish the pages on a path that the tree did not have before; from now on the tree holds them."""
         start = 0
         for node in self._tree.path(named):
             for pool in self._tree.pools:
@@ -45,7 +45,7 @@ class Locks(Rows):
         fresh = [index for index, page in enumerate(pages) if page not in keys]
         if not fresh:
             return
-        # A state is the one at the node's end.
+        # A node has one state, that of its end.
         labels = self._tree.labels(node)[-1:] if pool == STATES else self._tree.labels(node)
         new, names = [pages[index] for index in fresh], [labels[index] for index in fresh]
         keys.update(zip(new, names, strict=True))
@@ -62,14 +62,14 @@ class Locks(Rows):
                     self.hooks.emit(Released(who, pool, [*given]))
 
     def _inserted(self, _: None, answer: Any, __: Any, asked: Any, *___: Any, **____: Any) -> None:
-        """A key was inserted; in the oldest releases it is what is asked, and not part of it."""
+        """A key was inserted. The oldest releases pass the key itself; later ones pass it as a field."""
         key = getattr(asked, "key", asked)
         self._publish(self._tree.inserted(getattr(answer, "last_device_node", None), key))
 
     # Locks
 
     def _path(self, named: Any) -> list[tuple[Any, str, int, Ids]]:
-        """Before the locks on a path change: what they are, for each node and pool, and on which pages."""
+        """The locks on a path before they change: node, pool, number of locks, pages."""
         if self._who[-1].startswith("load "):
             self._publish(named, planned=True)
         tree = self._tree
@@ -82,7 +82,7 @@ class Locks(Rows):
     def _locks(
         self, sign: int, path: list[tuple[Any, str, int, Ids]], _: Any, __: Any, named: Any, *___: Any, **____: Any
     ) -> None:
-        """The locks on a path have changed: one more, one less, or (0) one less of window pages only."""
+        """The locks on a path have changed: one more (1), one less (-1), or one less on window pages only (0)."""
         who, node = self._holder(named), self._tree.node(named)
         lock = Lock(who, node, self._window_begins(path)) if sign > 0 else self._lock_of(who, node)
         for at, pool, before, pages in path:
@@ -102,17 +102,17 @@ class Locks(Rows):
             lock.low = None
 
     def _requested(self, sign: int, lock: Lock | None, node: Span, pool: str) -> int:
-        """The change of the locks on a node of an opaque tree: the one that was requested of its core."""
+        """The change of the locks on a node of an opaque tree, as it was requested of its core."""
         if pool == KV:
             return sign
         if pool == STATES:
-            # Only the one at its end, which goes with the window where there is one.
+            # A lock covers the state of its own node only; it is released with the window.
             return sign if lock is not None and node.id == lock.node else 0
         covered = lock is not None and lock.low is not None and node.start >= lock.low
         return (sign or -1) if covered else 0
 
     def _window_begins(self, path: list[tuple[Any, str, int, Ids]]) -> int | None:
-        """From which token on a lock on a path covers window pages: whole nodes, until they are a window."""
+        """The token from which a lock on a path covers window pages: the fewest last nodes that hold a window."""
         lengths = [self._tree.length(node) for node, pool, _, _ in path if pool == KV]
         low = stop = sum(lengths)
         while lengths and stop - low < self._window:
@@ -120,7 +120,7 @@ class Locks(Rows):
         return low if self._window else None
 
     def _holder(self, named: Any) -> str:
-        """The holder for whom a lock changes: that of the function under way, or the acknowledged transfer."""
+        """The holder of a lock that changes: that of the running function, or the acknowledged transfer."""
         who = self._who[-1]
         if who in ("writing", "loading"):
             kind = "write" if who == "writing" else "load"
@@ -136,14 +136,14 @@ class Locks(Rows):
             lock.kvspec_owner = self._who[-1]
 
     def _adopt(self, req: Any, name: str) -> None:
-        """A request's lock is the request's."""
+        """Transfer the lock of a request to the request, from the function that took it."""
         lock = getattr(req, "lock", None) or getattr(self._slot(req), "lock", None)
         owner = getattr(lock, "kvspec_owner", name)
         if lock is not None and owner != name:
             self._transfer(owner, name, lock)
 
     def _adopt_path(self, req: Any, name: str) -> None:
-        """As `_adopt`, once, where a lock is known by its node only."""
+        """The same for a lock that only its node names."""
         lock = self._lock_of(NEW, req.last_node)
         if lock is not None:
             lock.who = name

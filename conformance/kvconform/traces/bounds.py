@@ -1,4 +1,4 @@
-"""Numbers that no memory manager of the given sizes could have written: an input error, not a broken rule.
+"""Numbers that no memory manager of the given sizes can write: an input error, not a broken rule.
 
 The model checks all that a defective engine could truly report: figures that do not add up, a page in two
 places, lengths in the wrong order.
@@ -47,14 +47,14 @@ def search_seconds(size: int) -> float:
 
 
 class OutOfRange(ValueError):
-    """A number that cannot be; the message says which and why."""
+    """A number out of its range; the message names both."""
 
 
 class Allowance:
-    """How much a file may still name without writing it out, so that its cost follows its size."""
+    """The pages and positions that a file may still name without writing them out: its cost follows its size."""
 
     def __init__(self) -> None:
-        """At the beginning of a file."""
+        """No line of the file has been read."""
         self._left = ALLOWED
 
     def read(self, size: int) -> None:
@@ -291,7 +291,7 @@ def _each(kind: str, numbers: Iterable[int], allowed: range) -> None:
 
 
 def _runs(kind: str, runs: Runs | None, allowed: range, most: int = NUMBERS) -> None:
-    """Looks at the ends of each run, and never writes one out."""
+    """Checks the ends of each run without expanding it."""
     total, least, stop = 0, allowed.start, allowed.stop
     for run in runs or ():
         first, count = (run, 1) if isinstance(run, int) else run

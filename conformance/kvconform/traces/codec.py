@@ -30,7 +30,7 @@ class VectorStep(NamedTuple):
     line: int
     op: Operation[Any]
     expect: Expect | None
-    """`None` in a recorded trace: any permitted answer will do."""
+    """`None` in a recorded trace: any permitted answer is accepted."""
 
 
 class Vector(NamedTuple):
@@ -71,7 +71,7 @@ class TraceReader:
     level: Literal["request"] = "request"
 
     def __init__(self, path: Path | Lines, max_line: int = MAX_LINE) -> None:
-        """Open `path` and read its header; a line may have `max_line` bytes. Lines that are open will do, too."""
+        """Open `path` and read its header; a line may have `max_line` bytes. `path` may also be open lines."""
         self.lines = path if isinstance(path, Lines) else Lines(path, max_line)
         try:
             self.header = _read_header(self.lines)
@@ -166,7 +166,7 @@ def _read_header(lines: Lines) -> Header:
 
 
 def check_version(path: Path, number: int, seen: AnyVersion) -> None:
-    """Refuse a version of the format that is not known.
+    """Refuse an unknown version of the format.
 
     Raises:
         InputError: it is not.
@@ -204,7 +204,7 @@ def decode_line(decoder: msgspec.json.Decoder[T], path: Path, number: int, line:
 
 
 def _reason(error: str, type_: Any, line: bytes) -> str:
-    """A validation error, with the name that is meant where one is like it."""
+    """A validation error, with the field of a similar name if there is one."""
     kinds = {kind.__struct_config__.tag: kind for kind in get_args(type_) or (type_,)}
     if unknown := re.fullmatch(r"Invalid value '(.*)' - at `\$\.op`", error):
         return f"unknown operation {unknown[1]!r}{like(unknown[1], map(str, kinds))}"
@@ -241,7 +241,7 @@ class TraceWriter:
 
 
 def created(path: Path) -> gzip.GzipFile | IO[bytes]:
-    """A new file, compressed as its name says."""
+    """A new file; the end of its name selects the compression."""
     if path.suffix == ".gz":
         return gzip.GzipFile(path, "wb")
     return zstandard.open(path, "wb") if path.suffix == ".zst" else path.open("wb")

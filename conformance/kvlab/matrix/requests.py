@@ -36,7 +36,7 @@ def check(task: Task) -> RequestReport:
         if outcome.finding is not None:
             _shorten(findings, vector, outcome, factory, missing)
         if _of_figures_beside(vector, outcome):
-            # A figure that is wrong changes nothing: what breaks after it is wanted as well.
+            # A wrong figure changes no state, so the findings behind it are reported, too.
             outcome = _run(vector, factory, figures=False)
             report.operations += outcome.operations
             if outcome.finding is not None:
@@ -74,8 +74,8 @@ def _of_figures_beside(vector: Vector, outcome: Outcome) -> bool:
 def _run(vector: Vector, factory: Factory, *, figures: bool = True) -> Outcome:
     """Run a vector; if only its expectations fail, run it without them.
 
-    Expectations are numbers worked out by hand for implementations that do all that they may. A release may free less
-    of a window, or evict more than requested; the check of its answers is enough then.
+    The expected numbers are those of an implementation that releases as early as the rules permit. A release may keep
+    more of a window, or evict more than requested; then the check of its answers suffices.
     """
     outcome = run_vector(vector, factory, figures=figures)
     if not isinstance(outcome.finding, ExpectationFailed):
@@ -93,7 +93,7 @@ def _shorten(
     *,
     figures: bool = True,
 ) -> None:
-    """Find the shortest part of a vector that shows what it shows."""
+    """The shortest part of a vector with the same finding."""
     operations = [step.op for step in vector.steps[: outcome.operations]]
     shown = shortest(operations, vector.header.config, factory, missing, figures=figures)
     if shown is not None:

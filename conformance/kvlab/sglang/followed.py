@@ -1,4 +1,4 @@
-"""The transfers of one of SGLang's two servers, as a trace has them where both have one clock and may die."""
+"""The transfers of one server of SGLang's pair, where both servers have one clock and may die."""
 
 from typing import Any
 
@@ -10,18 +10,19 @@ from kvspec.memory.events import Receive, Send
 
 
 class Followed(Mooncake):
-    """The transfers of a server whose clock is the other one's as well.
+    """The transfers of a server that shares its clock with the other one.
 
-    Where decode gives pages back by the clock no message comes before that: what was over by then comes before it here.
+    Decode may release pages when a time is over, and then no message orders the release. Here each transfer that was
+    complete by then is ordered before it.
     """
 
     def __init__(self, attached: Attached, life: str, over: dict[int, list[str]]) -> None:
-        """`over`: room -> messages that its transfers are over, which no engine gets; both servers share it."""
+        """`over`: room -> messages that its transfers are complete. Both servers share it; the engines do not see it."""
         super().__init__(attached, "")
         self._life, self._over = life, over
 
     def peer(self, session: str) -> str:
-        """A server that was started again has other memory."""
+        """The name of a peer; a server that was started again is another peer, with other memory."""
         return reached(session)
 
     def ended(self, room: int, name: str) -> None:
@@ -31,7 +32,7 @@ class Followed(Mooncake):
         self._attached.hooks.emit(Send(message))
 
     def knows(self, release: Release) -> None:
-        """Let decode know what is over, when it gives pages back by the clock."""
+        """Order complete transfers before decode's releases by the clock."""
         hooks = self._attached.hooks
 
         def released(_: Any, one: Any, *__: Any) -> None:
@@ -41,6 +42,6 @@ class Followed(Mooncake):
         hooks.hook(release.pair.decode.DecodeTransferQueue, "_do_release", before=released)
 
     def dies(self) -> None:
-        """Its server dies, and writes no more."""
+        """The server dies, and its writes end."""
         for name in [*self._written]:
             self.over(name, written=False)

@@ -1,4 +1,4 @@
-"""SGLang's objects, and what they say of themselves: its figures, and everything that it holds."""
+"""SGLang's objects for one memory, and the figures and holders that they report."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -12,11 +12,11 @@ from kvspec.events import Config, Figures, HolderView, Refusal, SnapshotAnswer
 from kvspec.pages import Runs, ceil_align, compress
 
 OVERSHOT = 1 << 50
-"""Where the token ids begin that stand for accepted tokens which a request does not keep."""
+"""The first of the token ids for accepted tokens that a request does not keep."""
 
 
 class Memory:
-    """SGLang's objects of one size, what they say of themselves, and what all operations need."""
+    """SGLang's objects for one memory, their figures, and the helpers that all operations share."""
 
     engine: ClassVar[Engine]
     lacks: ClassVar[frozenset[str]]
@@ -42,7 +42,7 @@ class Memory:
     # Looking
 
     def report(self, mode: Literal["idle", "busy"]) -> Figures:
-        """The figures that SGLang's own memory check adds up."""
+        """The figures that SGLang's own memory check sums."""
         holders = self._holders()
         if mode == "idle" and holders:
             raise Refusal("OP-1", f"{len(holders)} requests hold memory: this is not idle")
@@ -80,7 +80,7 @@ class Memory:
         return figures
 
     def snapshot(self) -> SnapshotAnswer:
-        """Everything that SGLang's objects say of themselves."""
+        """A snapshot of all that SGLang's objects hold."""
         holders, slots = self._holders(), self._idle_slots()
         rows = {self._row(holder): self._slots_of(holder) for holder in (*holders.values(), *slots.values())}
         free = self.pools.free()
@@ -101,21 +101,21 @@ class Memory:
         return snapshot
 
     def _counted_as_requests(self, holders: dict[str, Any]) -> list[Any]:
-        """Those of the requests whose memory is their own."""
+        """The requests whose memory counts as held by requests."""
         return list(holders.values())
 
     def _session_held(self, *known: set[int]) -> tuple[int, int]:
-        """Tokens and rows that the session slots say they hold."""
+        """Tokens and rows that session slots report as held."""
         if self.sessions is None:
             return 0, 0
         return int(self.tree_cache.session_held_tokens(*known)), int(self.tree_cache.session_held_req_count(*known))
 
     def _session_window(self, *known: set[int]) -> int:
-        """Tokens of window pages that the session slots say they hold."""
+        """Tokens of window pages that session slots report as held."""
         return 0 if self.sessions is None else int(self.tree_cache.session_held_swa_tokens(*known))
 
     def _session_states(self, *known: set[int]) -> int | None:
-        """State slots that the session slots say they hold; some releases do not say."""
+        """State slots that session slots report as held; `None` in releases without that report."""
         if self.sessions is None or not hasattr(self.tree_cache, "session_held_mamba_slots"):
             return None
         return int(self.tree_cache.session_held_mamba_slots(*known))
@@ -125,17 +125,17 @@ class Memory:
         return ceil_align(int(holder.kv_allocated_len), self.config.page_size) - cursor(holder)
 
     def _session_slots(self) -> dict[str, Any]:
-        """The session slots that say that they hold memory."""
+        """The session slots that report memory."""
         return {name: slot for name, slot in self.tree_cache.slots.items() if self.engine.holds(slot)}
 
     def _holders(self) -> dict[str, Any]:
-        """The requests that say that they have a row."""
+        """The requests that report a row."""
         return {
             name: entry.req for name, entry in self.scheduling.entries.items() if entry.req.req_pool_idx is not None
         }
 
     def _idle_slots(self) -> dict[str, Any]:
-        """The session slots that hold memory and have not lent it."""
+        """The session slots that hold memory and have not lent it to a turn."""
         if self.sessions is None:
             return {}
         owned = {req.req_pool_idx for req in self._holders().values()}
@@ -166,7 +166,7 @@ class Memory:
         return compress(self.pool.req_to_token[holder.req_pool_idx, : holder.kv_allocated_len].tolist())
 
     def _nodes(self) -> Iterable[Any]:
-        """The nodes of the prefix store, without its root; a chunk cache has none."""
+        """The nodes of the prefix cache without its root; a chunk cache has none."""
         root = getattr(self.prefix_cache, "root_node", None)
         waiting = [] if root is None else list(root.children.values())
         while waiting:
@@ -212,10 +212,10 @@ def runs(pages: dict[str, list[int]]) -> dict[str, Runs]:
 
 
 def cursor(holder: Any) -> int:
-    """How far a request or a session slot has given its window back, in tokens."""
+    """The position (tokens) up to which a request or a session slot has released its window pages."""
     return max(int(holder.swa_evicted_seqlen), int(holder.cache_protected_len))
 
 
 def only(numbers: Iterable[int]) -> int | None:
-    """The one of `numbers`; `None` if there is none."""
+    """The first of `numbers`, or `None`."""
     return next(iter(numbers), None)
