@@ -9,8 +9,8 @@ from kvspec.memory.events import Unify
 class Run:
     """A request from its admission to its end or its preemption.
 
-    A page's label is the hash chain of all tokens up to its end. A page whose last token is not sampled yet gets a label
-    of its own, which is unified with the chain once the token is known.
+    The label of a page is the hash chain of all tokens up to its end. A page whose last token is not sampled yet gets a
+    label of its own, which is unified with the chain once the token is known.
     """
 
     def __init__(self, name: str, page_size: int, whose: str = "") -> None:

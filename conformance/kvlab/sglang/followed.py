@@ -17,7 +17,7 @@ class Followed(Mooncake):
     """
 
     def __init__(self, attached: Attached, life: str, over: dict[int, list[str]]) -> None:
-        """`over`: room -> messages that its transfers are complete. Both servers share it; the engines do not see it."""
+        """`over`: room -> messages that its transfers are complete, which both servers share and no engine sees."""
         super().__init__(attached, "")
         self._life, self._over = life, over
 
