@@ -1,7 +1,7 @@
 """Labels that become known later.
 
-A label is a promise first: in overlap an operation is queued before the token that it computes is known. `unify` says
-that two labels are the same in their first slots: in that range one of them stands for the other from then on.
+With overlap an operation is queued before the token that it computes is known, so its label is a placeholder at first.
+`unify` makes two labels the same in their first slots: in that range one of them stands for the other from then on.
 """
 
 from bisect import bisect_right
@@ -12,36 +12,36 @@ from kvcheck.finding import Malformed
 from kvspec.memory.events import Label
 
 RANGES = 256
-"""Ranges of slots in which a label may stand for different ones. An engine needs as many as a page has tokens."""
+"""The most ranges of slots in which one label may stand for others. An engine needs one for each token of a page."""
 _END = 1 << 62
 
 Range = tuple[int, int, Label]
-"""From slot, to slot, and the label that another one stands for there."""
+"""Start, stop, and the label to look up instead in these slots."""
 _START = itemgetter(0)
 _STEPS = 2
-"""Labels that are passed on the way to another one without a note of where they lead."""
+"""A lookup that follows more labels than this leaves shortcuts."""
 _REMEMBERED = 100_000
-"""Such notes; then they begin anew."""
+"""More shortcuts than this are all forgotten."""
 
 
 class Labels:
-    """Which labels are the same."""
+    """The labels that are known to be the same."""
 
     def __init__(self) -> None:
-        """Every label is itself."""
+        """Every label is the same only as itself."""
         self._stands_for: dict[Label, list[Range]] = {}
         """Label -> the ranges in which it stands for others, in order."""
         self._short: dict[tuple[Label, int], tuple[int, Label]] = {}
-        """Label and slot -> before which slot it holds, and a label that it was found to stand for through others."""
+        """Shortcuts. Label and slot -> the slot before which the shortcut holds, and the label that it leads to."""
         self._young: set[Label] = set()
-        """Labels that were unified since the last `keep`: pages and operations may bear them only later."""
+        """Labels unified since the last `keep`, which retains them: pages and operations may bear them only later."""
 
     def __len__(self) -> int:
-        """The labels that stand for others."""
+        """The number of labels that stand for others."""
         return len(self._stands_for)
 
     def root(self, label: Label, slot: int) -> tuple[Label, int]:
-        """The label that slot `slot` of a label really is of, and the slot before which that holds."""
+        """The label that `label` leads to at slot `slot`, through any others, and the slot before which that holds."""
         border, passed = _END, list[Label]()
         while (ranges := self._stands_for.get(label)) is not None:
             passed.append(label)
@@ -61,10 +61,10 @@ class Labels:
         return label, border
 
     def unify(self, label: Label, same: Label, slots: int) -> None:
-        """The first `slots` slots of two labels are the same; 0: all of them.
+        """Make the first `slots` slots of two labels the same; 0: all slots.
 
         Raises:
-            Malformed: a label would stand for others in more than `RANGES` ranges, or these two do already.
+            Malformed: one label, or the two together, would stand for others in more than `RANGES` ranges of slots.
         """
         self._young |= {label, same}
         slot, end, ranges = 0, min(slots or _END, _END), 0
@@ -79,7 +79,7 @@ class Labels:
             slot = upto
 
     def _stand_for(self, label: Label, start: int, stop: int, other: Label) -> None:
-        """In slots in which it stands for none, a label stands for another one."""
+        """Let a label stand for another one in slots in which it stands for none yet."""
         ranges = self._stands_for.setdefault(label, [])
         place = bisect_right(ranges, start, key=_START)
         first = last = place
@@ -92,7 +92,7 @@ class Labels:
             raise Malformed(f"label {label} stands for others in more than {RANGES} ranges of slots")
 
     def same_up_to(self, one: Label, other: Label, start: int, stop: int) -> int:
-        """The slot from `start` to `stop` up to which two labels are the same; none is the same beyond it."""
+        """The first slot from `start` on at which two labels differ; `stop` if they differ nowhere before it."""
         slot = start
         while one != other and slot < stop:
             (left, upto_left), (right, upto_right) = self.root(one, slot), self.root(other, slot)
@@ -102,7 +102,7 @@ class Labels:
         return stop
 
     def keep(self, live: Collection[Label]) -> None:
-        """Forget what no label in `live` stands for any more, and none that was unified since the last time."""
+        """Forget all but the labels in `live`, those unified since the last call, and the labels that they lead to."""
         kept: dict[Label, list[Range]] = {}
         todo = [label for label in self._young.union(live) if label in self._stands_for]
         while todo:

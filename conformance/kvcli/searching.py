@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kvconform.traffic.soak import Soaked
 
 BUG_OPERATIONS = 300_000
-"""Operations that are drawn for a defect at most: unlike a time they are the same on a busy machine."""
+"""The most operations drawn for one defect. Unlike a time limit, this gives the same result on a busy machine."""
 
 
 def fuzz(
@@ -40,17 +40,17 @@ def fuzz(
 ) -> None:
     """Draw operations, find the rules that an implementation breaks, and write the shortest trace of each.
 
-    Seven of eight runs begin as a vector does, and go on at random. The others draw their sizes. Each run draws how
-    full its pool is, how many launches are in flight, how prompts branch, and which operations are likely. Lengths lie
-    at or beside page borders. After each operation a snapshot is compared; at the end everything is released, and the
-    figures must add up. A run ends at its first finding, and the next one begins, until the time or the number of
-    operations is used up.
+    Seven of eight runs begin with the operations of a vector, and go on at random. The others draw their sizes. Each
+    run draws how full its pool is, how many launches are in flight, how prompts branch, and which operations are
+    likely. Lengths lie at or next to page borders. After each operation a snapshot is compared. At the end everything
+    is released, and the figures must add up. A run ends at its first finding. Further runs follow until the time or
+    the number of operations is used up.
 
         kvspec fuzz --impl my_engine:Adapter --seconds 300 --seed 7
 
-        kvspec fuzz --impl my_engine:Adapter --operations 100000       the same on a busy machine
+        kvspec fuzz --impl my_engine:Adapter --operations 100000       as long, however busy the machine
 
-        kvspec run kvspec-failure.jsonl --impl my_engine:Adapter       the failure again
+        kvspec run kvspec-failure.jsonl --impl my_engine:Adapter       replay the failure
     """
     from kvconform.fleet.cluster import connected
     from kvconform.fuzzing.fuzz import runs
@@ -72,7 +72,7 @@ def fuzz(
 
 
 def _budget(seconds: float | None, operations: int | None, usual_seconds: float = 60) -> "Budget":
-    """The budget that was asked for; the usual one where none was."""
+    """The requested limits, or the usual time limit if there are none."""
     from kvconform.fuzzing.fuzz import Budget
 
     if seconds is None and operations is None:
@@ -139,9 +139,9 @@ def tiers(
 ) -> None:
     """Check random walks of the reference's host tier against the memory model, or find its mutants.
 
-    It is a small engine with a device pool, a host pool and a storage; forward passes overlap, transfers complete late
-    or fail, requests end at any moment. The reference scheduler drives it in some walks. Without a mutant no walk may
-    have a finding; each mutant must have one.
+    The host tier is a small engine with a device pool, a host pool and a storage. Its forward passes overlap, its
+    transfers complete late or fail, and its requests end at any moment. The reference scheduler drives it in some
+    walks. Without a mutant no walk may have a finding; each mutant must have one.
 
         kvspec tiers --minutes 5
 
@@ -197,16 +197,16 @@ def explore(
     """Visit every reachable state of small systems and check every rule in each of them.
 
     A scope declares the requests that may arrive, and the operations on them. Each reachable state is visited,
-    breadth-first; states that differ only in the numbers of pages and rows are one. For each event worth reaching the
-    shortest trace is printed; if the scope declares an event that is not reached, the run has shown too little, and
-    fails. At the end LIVE-1 is checked over all states.
+    breadth-first; states that differ only in page and row numbers count as one. The shortest trace to each event worth
+    reaching is printed. The run fails if it does not reach an event that the scope declares. At the end LIVE-1 is
+    checked over all states.
 
-    Protocols of the memory level, with two streams and a transfer engine, are scopes too: all interleavings of the
-    correct one, and the shortest trace that breaks a rule in the one with a mistake.
+    Protocols of the memory level, with two streams and a transfer engine, are scopes too. Of a correct protocol all
+    interleavings are visited. Of one with a mistake the shortest trace that breaks a rule is printed.
 
         kvspec explore                                        all scopes
 
-        kvspec explore --checkpoint explored                  the same after an interruption: it goes on
+        kvspec explore --checkpoint explored                  go on after an interruption
 
         kvspec explore --scope tiny --impl my_engine:Adapter  an implementation, compared in every state
 
@@ -262,8 +262,8 @@ def prove(
     """Prove the contracts of the specification, and the memory effect of each operation for pools of any size.
 
     CrossHair looks for a path through each function that breaks its contract; 'confirmed' means that there is none.
-    z3 proves of each event which properties it keeps, and of each operation that none of its events is forbidden. Needs
-    the extra 'prove' of kvspec.
+    z3 proves which properties each event keeps, and that no operation emits a forbidden event. Both need the extra
+    'prove' of kvspec.
 
         kvspec prove                     all contracts for page sizes 1, 2, 16 and 64
 
@@ -289,9 +289,9 @@ def bugs(
 ) -> None:
     """The bug gallery: defects that engines really had, some synthetic ones, and the checks that find each of them.
 
-    Each defect is a small mutant of the reference implementation. With a name, the description is printed: the
-    defect, its shortest trace in a vector, and the rule that it breaks. Without one, or with --fuzz, a table lists the
-    checks that find each defect. Exit status 1 if a defect is not found.
+    Each defect is a small mutant of the reference implementation. With a NAME, the command prints the defect, its
+    shortest trace in a vector, and the rule that it breaks. Without one, or with --fuzz, it prints a table of the
+    checks that find each defect. The exit status is 1 if a defect is not found.
 
         kvspec bugs retract-tail-orphaned
 

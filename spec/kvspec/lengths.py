@@ -10,8 +10,8 @@ A holder (a request, or an idle session slot) has a row. Three lengths, in token
 
 Each transition promises two things besides its result: lengths that were well-formed stay so, and pages are conserved.
 
-`prefix_len`, where the next extend begins to write, is not stored: for a holder with a row that is about to extend
-it equals `committed`, and TAIL-1 says that it equals `allocated` too.
+The next extend begins to write at `prefix_len`, which is not stored. If a holder with a row is about to extend,
+`prefix_len` equals `committed`; by TAIL-1 it also equals `allocated`.
 """
 
 from collections.abc import Callable
@@ -54,7 +54,7 @@ def tail(kept: int, allocated: int, page_size: int) -> range:
 @ensure(lambda page_size, result: result >= 0 and result % page_size == 0)
 @ensure(lambda lengths, page_size, result: 0 <= lengths.protected + result - lengths.allocated < page_size)
 def held_tokens(lengths: Lengths, page_size: int) -> int:
-    """Tokens of private memory, a page held in part counted whole (20070)."""
+    """Tokens of private memory; a page that is held in part counts whole (20070)."""
     return ceil_align(lengths.allocated, page_size) - lengths.protected
 
 
@@ -62,12 +62,12 @@ def held_tokens(lengths: Lengths, page_size: int) -> int:
 @ensure(lambda lengths, page_size, result: result == held_tokens(lengths, page_size) // page_size)
 @ensure(lambda lengths, page_size, result: result == len(tail(lengths.protected, lengths.allocated, page_size)))
 def private_pages(lengths: Lengths, page_size: int) -> int:
-    """The number of pages that the holder owns besides the store's."""
+    """The number of the holder's private pages, without those of the prefix store."""
     return ceil_pages(lengths.allocated, page_size) - lengths.protected // page_size
 
 
 def conserved(lengths: Lengths, page_size: int, result: Lengths) -> bool:
-    """Whether LEN-1 and LEN-2 hold still, and in pages *held after + freed + published = held before + taken*."""
+    """Whether LEN-1 and LEN-2 still hold, and in pages *held after + freed + published = held before + taken*."""
     kept = min(lengths.allocated, result.allocated)
     freed = len(tail(kept, lengths.allocated, page_size))
     taken = new_pages(kept, result.allocated, page_size)
@@ -111,8 +111,8 @@ def extend(lengths: Lengths, seq_len: int, page_size: int) -> Lengths:
 def decode(lengths: Lengths, n: int, page_size: int, unverified: int = 0) -> Lengths:
     """One decode step: room for `n` tokens past the committed ones; `n == 1` commits its token at once (994).
 
-    A speculative step may be launched before the one before it is verified. Its first position is unknown then, so it
-    has room past all the `unverified` positions of that one as well (28754, rule SPEC-2).
+    A speculative step may be launched before the previous step is verified. Its first position is unknown then, so it
+    also gets room past all the `unverified` positions of the previous step (28754, rule SPEC-2).
     """
     protected, committed, allocated = lengths
     room = committed + unverified + n
@@ -143,9 +143,9 @@ def publish(lengths: Lengths, length: int, page_size: int) -> Lengths:
 @ensure(lambda result: result.allocated == result.committed)
 @ensure(lambda lengths, result: result.protected == lengths.protected)
 def resume(lengths: Lengths, key_len: int, page_size: int) -> Lengths:
-    """A turn takes a session's record up: everything from `prefix_len` on will be overwritten (22862).
+    """A turn resumes a session's record: everything from `prefix_len` on will be overwritten (22862).
 
-    `key_len` is the number of tokens less the one that is always recomputed. The result's `committed` and
+    `key_len` is the number of tokens minus the one that is always recomputed. The result's `committed` and
     `allocated` are `prefix_len`; the pages in `tail(prefix_len, lengths.allocated)` go back (rules TAIL-1 and TAIL-2).
     `key_len >= protected` is rule LEN-3.
     """

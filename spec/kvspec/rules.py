@@ -1,4 +1,4 @@
-"""The rules, by their stable ids, and what is raised when one is broken. Their words stand in `rules.json`."""
+"""The rules by their stable ids, and the exception for a broken one. Their texts are in `rules.json`."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -11,7 +11,7 @@ class Rule(NamedTuple):
 
     id: str
     name: str
-    """Its requirement, in a few words with hyphens between them."""
+    """Its requirement in a few hyphenated words."""
     statement: str
     reason: str
     origin: str
@@ -22,16 +22,16 @@ _TEXT = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8
 CODES: dict[str, str] = {
     f"{text['id']}/{name}": sentence for text in _TEXT for name, sentence in text.pop("codes", {}).items()
 }
-"""The cases of rules, each in a sentence: a finding's code is the rule's id and the name of the case."""
+"""A finding's code (the rule's id and the name of the case) -> the case in a sentence."""
 
 ALL_RULES: dict[str, Rule] = {text["id"]: Rule(**text) for text in _TEXT}
-"""Every rule by its id, in the order of the chapters: the memory model's, then those of the policies above it."""
+"""Every rule by its id, in the order of the chapters: first the memory model, then the policies above it."""
 
 MEMORY_RULES = {name: rule for name, rule in ALL_RULES.items() if name.startswith("MEM-")}
-"""The memory model's. They know pools, pages, holders and operations; no request, no session, no tree."""
+"""The rules of the memory model. They speak of pools, pages, holders and operations; not of requests or sessions."""
 
 RULES = {name: rule for name, rule in ALL_RULES.items() if name not in MEMORY_RULES}
-"""Those of the policies above it."""
+"""The rules of the policies above the memory model."""
 
 
 NAMES: dict[str, str] = {rule.name: rule.id for rule in ALL_RULES.values()}
@@ -39,12 +39,12 @@ NAMES: dict[str, str] = {rule.name: rule.id for rule in ALL_RULES.values()}
 
 
 def rule_of(code: str) -> str:
-    """The id of the rule that a code is a case of; of a rule's id itself that."""
+    """The id of the rule that a code belongs to. A rule's id is its own code."""
     return code.partition("/")[0]
 
 
 Wrong = Mapping[str, Iterable[int]]
-"""Pool (`pages`, `window pages`, `state slots`, `rows`) -> numbers of it."""
+"""Pool (`pages`, `window pages`, `state slots`, `rows`) -> the wrong numbers in it."""
 
 
 class Violation(Exception):
@@ -61,11 +61,11 @@ class Violation(Exception):
         wrong: Wrong | None = None,
         finding: object = None,
     ) -> None:
-        """Name the rule or its case, say what happened, and set the expected value against the observed one.
+        """A violation of the rule or case `code`; `what` says what happened.
 
-        `part` is the part of the answer that is wrong, in a fixed form (`session.committed_len`); of freed numbers it
-        ends in `.early`, `.kept` or `.twice`. `wrong` are the pages, rows and slots that it is about, by pool.
-        `finding` is that of the memory checker, where it broke a rule of the memory model.
+        `part` names the wrong part of the answer in a fixed form (`session.committed_len`). For freed numbers it ends
+        in `.early`, `.kept` or `.twice`. `wrong` holds the affected pages, rows and slots by pool. `finding` is the
+        memory checker's finding, if a rule of the memory model is broken.
         """
         super().__init__(f"{code}: {what}")
         self.code = code

@@ -1,4 +1,4 @@
-"""A request's stretches of work: who holds its pages, what its block tables mean, which of it is only promised yet."""
+"""A request's residency: the holder of its pages, and the labels in its block tables, some of them only promised."""
 
 import math
 import sys
@@ -12,9 +12,9 @@ from kvattach.residency import foreign
 from kvspec.memory.events import Map, Unify, Use
 
 POOL = "kv"
-"""The name of the pool that all groups share, in a trace."""
+"""The name in a trace of the pool that all groups share."""
 HOST = "host"
-"""The name of the pool that vLLM's own offloading has on the host."""
+"""The name in a trace of the host pool of vLLM's own offloading."""
 
 
 @dataclass(frozen=True)
@@ -27,14 +27,14 @@ class Group:
     state: bool
     """A page is one recurrent state."""
     page_size: int
-    """Slots of a page in the pool that all groups share. A group with fewer tokens a page leaves the rest alone."""
+    """Slots of a page in the pool that all groups share. A group with fewer tokens a page leaves the rest unused."""
     chunk: int = 0
-    """A pass attends to tokens of its own chunk alone, of so many tokens (0: to all)."""
+    """Tokens of an attention chunk: a pass attends to its own chunk alone (0: to all tokens)."""
     rebuilt: bool = False
-    """It is not cached: behind a hit its last window is computed again."""
+    """The group is not cached: after a hit its last window is computed again."""
 
     def slot(self, token: int) -> int:
-        """Where in a table the slot of a token is; past a page's last token is the next page's first slot."""
+        """The position of a token's slot in a table. A page's last token is followed by the next page's first slot."""
         return token // self.size * self.page_size + token % self.size
 
     def first_read(self, token: int) -> int:
@@ -50,7 +50,7 @@ class Group:
 
 
 def group_for(number: int, manager: Any, page_size: int) -> Group:
-    """The group whose blocks a manager of vLLM has."""
+    """The group that one of vLLM's managers serves."""
     spec = manager.kv_cache_spec
     window = getattr(spec, "sliding_window", None) or 0
     chunk = getattr(spec, "attention_chunk_size", None) or 0
@@ -60,29 +60,29 @@ def group_for(number: int, manager: Any, page_size: int) -> Group:
 
 @dataclass
 class Run:
-    """One request from its first page to its end, its preemption or its next turn: a holder, with a table a group."""
+    """One request from its first page to its end, preemption or next turn: a holder with a table for each group."""
 
     name: str
     request: Any
     groups: list[Group]
     rows: list[int] = field(init=False)
-    """Pages in each table, as the workers have it."""
+    """The number of pages in each table, as the workers have it."""
     keeper: str = field(init=False)
-    """The holder of its pages: itself, or a lease of what it leaves."""
+    """The holder of its pages: the run itself, or a lease on the pages that it leaves."""
     drafts: int = 0
-    """Draft tokens in flight: so far may the scheduler's position be ahead of the true one."""
+    """Draft tokens in flight: the scheduler's position may be ahead of the true one by this many."""
     sampling: int = 0
-    """Launches in flight that sample a token of it."""
+    """Launches in flight that sample a token for it."""
     tables: list[str] = field(init=False)
     """The name of each group's block table."""
     _unit: int = field(init=False)
-    """Tokens of one link in the chain of labels: it divides every group's page."""
+    """Tokens of one link in the chain of labels. This divides the tokens of every group's page."""
     _whose: str = field(init=False)
     """The label before its first token: see `foreign`."""
     _images: list[tuple[str, int, int]] = field(init=False)
     """The images and sounds in its prompt: what they are, and where they begin and end."""
     due: int = sys.maxsize
-    """The number of tokens with which the next promise comes true."""
+    """The number of known tokens that resolves the next promised label."""
     _chain: list[str] = field(default_factory=list)
     _promised: list[tuple[int, int]] = field(default_factory=list)
     """Pages whose last token is not known yet: group and index."""
@@ -104,9 +104,9 @@ class Run:
         return self.tables[group.number]
 
     def label(self, group: Group, index: int) -> str:
-        """The label of page `index` of a group's table: the tokens up to its end, or a promise of them.
+        """The label of page `index` of a group's table: its tokens, or a promised label if some are not sampled yet.
 
-        Promises are kept: `grown` unifies each with its tokens, whether a table has the page yet or not.
+        `grown` later unifies each promised label with its tokens, whether a table has the page by then or not.
         """
         end, page = (index + 1) * group.size, (group.number, index)
         if end > len(self.request._all_token_ids) and page not in self._promised:
@@ -123,12 +123,12 @@ class Run:
         return labelled(group, self._chain[end // self._unit - 1])
 
     def last_label(self, group: Group, index: int, tokens: list[int]) -> str:
-        """The label that page `index` had while the request had these tokens."""
+        """The label of page `index` at the time when the request had these tokens."""
         end = (index + 1) * group.size
         return self._known(group, end, tokens) if end <= len(tokens) else self.promise(group, index)
 
     def part(self, group: Group, tokens: int) -> str:
-        """The label of a page whose first part the request's first `tokens` tokens end."""
+        """The label of a page that is filled up to the request's first `tokens` tokens."""
         return self._known(group, tokens, self.request._all_token_ids)
 
     def hit(self, tokens: int) -> Iterator[Unify]:
@@ -137,20 +137,20 @@ class Run:
             yield from self.begun(group, tokens)
 
     def begun(self, group: Group, tokens: int) -> Iterator[Unify]:
-        """Unify the page in which the first `tokens` tokens end with every page that begins with the same tokens."""
+        """Unify the last, partial page of the first `tokens` tokens with every page that begins with the same ones."""
         page, inside = divmod(tokens, group.size)
         if not group.state:
             for slots in range(self._unit, inside + 1, self._unit):
                 yield Unify(self.label(group, page), self.part(group, page * group.size + slots), slots)
 
     def begins(self, group: Group, tokens: int) -> Iterator[Unify]:
-        """Unify the page in which the first `tokens` tokens end with those of any server that begin with them."""
+        """Unify the last, partial page of the first `tokens` tokens with any server's page that begins so."""
         page, inside = divmod(tokens, group.size)
         if inside:
             yield Unify(self.label(group, page), self.shared(group, page, tokens), inside)
 
     def shared(self, group: Group, index: int, tokens: int) -> str:
-        """The label by which any server with such pages knows page `index`, as far as the first `tokens` tokens go."""
+        """The label of page `index`, up to the first `tokens` tokens; the same on every server with such pages."""
         start, stop = index * group.size, (index + 1) * group.size
         if stop <= tokens:
             return self.part(group, stop)
@@ -162,7 +162,7 @@ class Run:
         return f"{labelled(group, same)} begins"
 
     def state_label(self, group: Group, tokens: int) -> str:
-        """The label of the state after so many tokens; away from a page's border it is the run's own."""
+        """The label of the state after so many tokens. Between page borders the label is the run's own."""
         if tokens % self._unit == 0 and tokens <= len(self.request._all_token_ids):
             return self.part(group, tokens)
         label = f"{self.name}/{group.number}@{tokens}"
@@ -172,9 +172,9 @@ class Run:
         return label
 
     def states(self, group: Group, start: int, stop: int, known: int) -> tuple[Use | None, Use]:
-        """The uses of a recurrent state by a pass over tokens `start` to `stop`: it reads a page and writes a page.
+        """The uses of a recurrent state by a pass over tokens `start` to `stop`: a page to read and a page to write.
 
-        `known` tokens are there or in flight.
+        `known` counts the tokens that are known or in flight.
         """
         size, table = group.page_size, self.table(group)
         old, new = (start - 1) // group.size * size, (stop - 1) // group.size * size
@@ -183,11 +183,11 @@ class Run:
         return read, Use(table, start=new, stop=new + size, labels=[label])
 
     def promise(self, group: Group, index: int) -> str:
-        """The label of a page some tokens of which are still to be sampled."""
+        """The promised label of a page with tokens that are still to be sampled."""
         return f"{self.name}/{group.number}#{index}"
 
     def mapped(self, group: Group, pages: list[int]) -> Map:
-        """The table goes on with these pages; page 0 stands for a place that is skipped."""
+        """Append these pages to the table; page 0 stands for a skipped place."""
         first = self.rows[group.number]
         self.rows[group.number] += len(pages)
         labels = None
@@ -196,7 +196,7 @@ class Run:
         return Map(self.table(group), self.name, POOL, first, list(pages), labels)
 
     def grown(self) -> Iterator[Unify]:
-        """The promises that have come true with the tokens that are known now."""
+        """Unify the promised labels whose tokens are known now with these tokens."""
         known, promised = len(self.request._all_token_ids), self._promised
         states, self._states, self._promised, self.due = self._states, [], [], sys.maxsize
         for number, index in promised:
@@ -219,13 +219,13 @@ class Run:
         return Use(self.table(group), start=group.slot(first), stop=group.slot(stop)) if first < stop else None
 
     def sent(self, group: Group, row: list[int], stop: int) -> Use | None:
-        """The reads of a connector that gets `row`, before token `stop`: the rest of the window."""
+        """The reads of a connector that is given `row`: from its first page that was not skipped up to token `stop`."""
         skipped = next((index for index, page in enumerate(row) if page), len(row))
         start, end = skipped * group.page_size, group.slot(stop)
         return Use(self.table(group), start=start, stop=end) if start < end and not group.state else None
 
     def writes(self, group: Group, start: int, stop: int, at_most: bool = False) -> Use | None:
-        """The slots of tokens, as far as the table goes."""
+        """The writes of tokens `start` to `stop`, as far as the table reaches."""
         end = min(group.slot(stop), self.rows[group.number] * group.page_size)
         return (
             Use(self.table(group), start=group.slot(start), stop=end, at_most=at_most)
@@ -234,13 +234,13 @@ class Run:
         )
 
     def _media(self, start: int) -> tuple[Any, ...]:
-        """The images and sounds behind the tokens of one link of the chain."""
+        """The images and sounds with tokens in one link of the chain."""
         stop = start + self._unit
         return tuple((image, begin) for image, begin, end in self._images if begin < stop and start < end)
 
 
 def seen(feature: Any) -> str:
-    """The digest of an image's or a sound's data; the engine's own hash where the scheduler cannot read them."""
+    """The digest of an image's or a sound's data; the engine's own hash where the scheduler cannot read the data."""
     known: str | None = getattr(feature, "kvspec_digest", None)
     if known is None:
         known = feature.kvspec_digest = digest_of(feature.data) or feature.identifier
@@ -248,14 +248,14 @@ def seen(feature: Any) -> str:
 
 
 def labelled(group: Group, chain: str) -> str:
-    """The label of a page whose tokens end a chain."""
+    """The label of a group's page whose tokens end with this link of the chain."""
     return f"{group.number}:{chain}"
 
 
 def named(key: Any) -> str:
-    """A key of the prefix cache as a trace has it: the end of the hash, and its group.
+    """A key of the prefix cache as a trace has it: the end of the hash, and the group.
 
-    The hash of a block that is several links of the chain long is theirs one after the other in older releases.
+    In older releases the hash of a block of several links of the chain is the concatenation of their hashes.
     """
     return f"{key[-12:-4].hex()}.{group_of(key)}"
 

@@ -1,4 +1,4 @@
-"""Names of requests beside their tokens: extra keys, salts, and adapters that are loaded and unloaded."""
+"""Parts of a request's cache key besides its tokens: extra keys, salts, and adapters that are loaded and unloaded."""
 
 import random
 from collections.abc import Iterator
@@ -8,43 +8,43 @@ from typing import Any
 from kvattach.sglang.release import Release
 
 LOADED = 2
-"""Adapters that are loaded at once, at most; one of them may be the base model in a batch."""
+"""The most adapters that are loaded at once. In a batch the base model may take the place of one."""
 
 
 @dataclass(frozen=True)
 class Names:
-    """How often a request is named with what."""
+    """The probabilities that a request has an adapter, an extra key and a salt."""
 
     adapters: float = 0.0
-    """How often it has an adapter, of one of two names."""
+    """Of an adapter with one of two names."""
     keys: float = 0.0
-    """How often it has an extra key, which may be spelled like an adapter's id."""
+    """Of an extra key, which may be spelled like an adapter's id."""
     salts: float = 0.0
 
     @classmethod
     def drawn(cls, rng: random.Random) -> "Names":
-        """Nothing, half of the time: KV events are compared only then."""
+        """Half of the time all probabilities are 0: KV events are compared only then."""
         often = (0.0, 0.5, 0.5) if rng.random() < 0.5 else (0.0,)
         return cls(adapters=rng.choice(often), keys=rng.choice(often), salts=rng.choice(often))
 
 
 class Tenants:
-    """Clients with keys of their own. Each load gives an adapter another id, for one of two folders of weights."""
+    """Clients with their own keys. Each load gives an adapter a new id, and one of two folders of weights."""
 
     def __init__(self, release: Release, rng: random.Random, names: Names) -> None:
         """No adapter is loaded yet."""
         self._release, self._rng, self._names = release, rng, names
         self._ids: dict[str, str] = {}
-        """The name of an adapter -> the id under which requests have it."""
+        """The name of an adapter -> the id that new requests give for it."""
         self._known: list[str] = []
         """All ids so far."""
         self._users: dict[str, set[str]] = {}
-        """The id of an adapter that is loaded -> the requests that have it and are not answered."""
+        """The id of a loaded adapter -> its requests that are not answered yet."""
         self._sessions: dict[str, dict[str, Any]] = {}
         """Session -> the keys of its client."""
 
     def messages(self) -> list[Any]:
-        """An adapter's name stands for other weights, or for none, now and then. Unused adapters are unloaded."""
+        """Unload unused adapters. Now and then withdraw a name, or load other weights under it."""
         if not self._names.adapters:
             return []
         return [*self._unloaded(), *self._loaded()]
@@ -66,7 +66,7 @@ class Tenants:
             yield self._release.messages.LoadLoRAAdapterReqInput(lora_name=name, lora_path=path, lora_id=adapter)
 
     def named(self, rid: str, session: str | None = None) -> dict[str, Any]:
-        """The fields of a request's message. The keys of a session's turns are its client's; adapters may change."""
+        """The fields to add to a request's message. A session's turns have the same keys; the adapter may change."""
         keys = self._keys() if session is None else self._sessions.setdefault(session, self._keys())
         if self._ids and self._rng.random() < self._names.adapters:
             adapter = self._rng.choice([*self._ids.values()])
@@ -83,6 +83,6 @@ class Tenants:
         return keys
 
     def answered(self, rid: str) -> None:
-        """A request was answered for the last time."""
+        """A request is complete: its adapter has one user less."""
         for users in self._users.values():
             users.discard(rid)

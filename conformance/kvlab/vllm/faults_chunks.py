@@ -4,7 +4,7 @@ from kvlab.injection import Defect
 
 
 def chunk_defects() -> list[Defect]:
-    """Eleven of them, for 0.33.0."""
+    """Eleven defects, for 0.33.0."""
     from vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler import OffloadingConnectorScheduler
     from vllm.distributed.kv_transfer.kv_connector.v1.offloading.worker import OffloadingConnectorWorker
     from vllm.v1.kv_offload.cpu.gpu_worker import SingleDirectionOffloadingHandler

@@ -1,6 +1,6 @@
-"""Defects that show only in a crowd: with three launches in flight, three locks on one prefix, three in a batch.
+"""Defects that show only with three of a kind: launches in flight, locks on one prefix, requests in a batch.
 
-No document describes an engine that did these. Each looks right as long as there are two of a kind.
+No source document describes such an engine. With two of a kind each of them behaves correctly.
 """
 
 from kvconform.gallery.mutants.bug import Bug, Engine
@@ -88,29 +88,29 @@ class _ThirdOfABatchNotCounted(Engine):
 BUGS = (
     Bug(
         name="row-withheld-for-one-launch",
-        title="A row that was let go is free again when the first launch that reads it has completed.",
+        title="A released row becomes free when the first launch that reads it completes.",
         source=("17850",),
         rule="RACE-1",
         also=("ROW-1",),
-        symptom="With more than two launches in flight a new request's indices are written under a kernel that runs.",
+        symptom="With more than two launches in flight, a new request overwrites indices that a running kernel reads.",
         factory=_RowWithheldForOneLaunch,
         traffic=False,
         synthetic=True,
     ),
     Bug(
         name="only-the-oldest-withholds",
-        title="Whether a launch still reads a row is asked of the oldest launch in flight only.",
+        title="Only the oldest launch in flight is asked whether it still reads a row.",
         source=("17850",),
         rule="RACE-1",
         also=("ROW-1",),
-        symptom="A request that joined in the newest launch and leaves gives its row away under that launch.",
+        symptom="A request that joined in the newest launch frees its row while that launch still reads it.",
         factory=_OnlyTheOldestWithholds,
         traffic=False,
         synthetic=True,
     ),
     Bug(
         name="race-with-the-oldest-only",
-        title="A turn that resumes a row is checked against the positions that the oldest launch reads, and no other.",
+        title="A turn that resumes a row is checked only against the positions that the oldest launch reads.",
         source=("17850",),
         rule="RACE-1",
         symptom="The next turn writes indices that the newest launch of the last turn has yet to read.",
@@ -120,18 +120,18 @@ BUGS = (
     ),
     Bug(
         name="forgotten-by-the-oldest",
-        title="A run that ends is struck off the oldest launch in flight, and stays on the later ones.",
+        title="A run that ends is removed from the oldest launch in flight only, and stays in the later ones.",
         source=("994",),
         rule="CHUNK-1",
         also=("OP-1",),
-        symptom="A token that was sampled for a run that has ended is added to the next one, or awaited for ever.",
+        symptom="A token sampled for a run that has ended is appended to the next run, or awaited for ever.",
         factory=_ForgottenByTheOldest,
         traffic=False,
         synthetic=True,
     ),
     Bug(
         name="third-lock-not-counted",
-        title="The counter of a node's locks goes no higher than two.",
+        title="A node's lock counter stops at two.",
         source=("20070",),
         rule="STORE-3",
         also=("STORE-2", "ACC-1"),
@@ -141,11 +141,11 @@ BUGS = (
     ),
     Bug(
         name="split-keeps-one-lock",
-        title="A node that is cut in two gives its new upper half one lock, however many hold it.",
+        title="When a node is split, its new upper half gets one lock, however many holders it has.",
         source=("20070",),
         rule="STORE-3",
         also=("STORE-2", "ACC-1"),
-        symptom="When one of the holders leaves, the front of the prefix that the others hold counts as free to evict.",
+        symptom="When one holder leaves, the upper half of the prefix that the others still hold counts as evictable.",
         factory=_SplitKeepsOneLock,
         synthetic=True,
     ),
