@@ -11,7 +11,7 @@ from kvcheck.moments import START, moment
 from kvspec.memory.events import Begin, Page
 
 _MANY = 16
-"""So many operations that use a page or a table, or spans of slots of it, are looked at one by one."""
+"""Up to so many operations that use a page or a table, or spans of its slots, are searched one by one."""
 
 
 class Stream:
@@ -20,18 +20,18 @@ class Stream:
     __slots__ = ("clock", "flights", "host", "index", "is_host", "last", "name", "ordered")
 
     def __init__(self, name: str, index: int, *, is_host: bool = False) -> None:
-        """Nothing is queued, and it comes after nothing."""
+        """No operation is queued, and none comes before the stream."""
         self.name, self.index, self.is_host = name, index, is_host
         self.last = 0
         """The moment at which its last operation is done."""
         self.clock = START
         """The moments of other streams that lie before its next operation."""
         self.host = START
-        """The clock of a host that it has joined last."""
+        """The clock of a host that the stream joined last."""
         self.flights: deque[Flight] = deque()
         """Its operations in flight, oldest first."""
         self.ordered = 1
-        """Each operation in flight with a smaller number is its own, or one that it comes after."""
+        """Each operation in flight with a smaller number is on this stream, or comes before its next operation."""
 
 
 class Flight:
@@ -57,32 +57,32 @@ class Flight:
     )
 
     def __init__(self, event: Begin, queue: Stream, number: int, *, rivals: bool) -> None:
-        """The operation `number`, the last one on its stream; with `rivals` not ordered after all that is in flight."""
+        """The operation `number`, the last one on its stream. `rivals`: not all others in flight are before it."""
         self.event, self.queue, self.number, self.rivals = event, queue, number, rivals
         self.stream = queue.name
         self.clock, self.ordered = queue.clock, queue.ordered
-        """The moments of other streams that lie before it, and before what its own stream has queued."""
+        """Those of its stream when it was queued."""
         self.seen = queue.clock is queue.host
-        """Whether its host has seen all of this."""
+        """Whether its host has seen everything that comes before it complete."""
         self.ended: tuple[str | None, ...] = ()
-        """Hosts that have reported its end, or need not."""
+        """Hosts that have reported its end, or need not report it."""
         self.by: Writer = event.id, 0
         """Its name, and the number of the event that queued it."""
         self.delivered: str | None = None
-        """The holder whose result was delivered before it was known whether ends are reported on this stream."""
+        """The holder of a result that was delivered while it was unknown whether this stream reports ends."""
         self.moment = queue.last
-        """When it is done; it has read at the moment before."""
+        """The moment at which it is done. Its reads are done one moment earlier."""
         self.written: defaultdict[tuple[str, Page], list[Any]] | None = None
         """The content that its writes leave in each page, once two of them differ."""
         self.uses: list[tuple[Hashable, int, int, bool]] = []
-        """Its uses of pages: the page, slots from, to, and whether it writes them. Its event has those of tables."""
+        """Its uses of pages: the page, first slot, end slot, and whether it writes. Uses of tables are in `event`."""
         self.spans: dict[Hashable, dict[tuple[int, int, bool], None]] = {}
-        """Its uses by table or page, once an operation that has rivals has asked (`Clocks.sort`)."""
+        """Its uses by table or page, collected when an operation with rivals needs them (`Clocks.sort`)."""
         self.touched: Touched | None = None
-        """The same with holders, once one failed whose slots it uses."""
+        """The same with holders, collected when an operation fails whose slots it uses."""
 
     def known(self, queue: Stream) -> int:
-        """The last moment of a stream that lies before it."""
+        """The last moment of a stream that comes before this operation."""
         return self.moment - 2 if queue is self.queue else moment(self.clock, queue.index)
 
     def is_after(self, earlier: "Flight", part: Literal["all", "reads"] = "all") -> bool:
@@ -94,20 +94,20 @@ class Touched:
     """The uses of an operation: slots of pages and positions of tables."""
 
     def __init__(self) -> None:
-        """Nothing."""
+        """No uses yet."""
         self.pages: dict[tuple[str, Page], list[tuple[int, int, str | None, bool]]] = {}
-        """Pool and page -> from, to, for whom, and whether it writes them."""
+        """Pool and page -> first slot, end slot, holder, and whether it writes."""
         self.written: dict[str | None, list[tuple[tuple[str, Page], int, int]]] = {}
-        """Holder -> the pages that it writes for it, from, to."""
+        """Holder -> the pages written for it, each with first slot and end slot."""
         self.tables: dict[str, list[tuple[int, int, bool]]] = {}
-        """Table -> from, to, and whether it writes them."""
+        """Table -> first position, end position, and whether it writes."""
 
 
 class StreamFlights(list[Flight]):
     """Operations of one stream, oldest first, that use the same page or table."""
 
     def __init__(self) -> None:
-        """None yet."""
+        """No operations yet."""
         super().__init__()
         self.quiet: dict[int, int] = {}
         """Operation -> the last of the operations from it on that only read, for holders with tainted results."""
@@ -116,23 +116,23 @@ class StreamFlights(list[Flight]):
 ByStream = dict[str, StreamFlights]
 """Stream -> operations in flight there, oldest first."""
 Span = tuple[int, int]
-"""Slots of a page, or positions of a table: from, to."""
+"""Slots of a page, or positions of a table: start, stop."""
 
 
 class Users:
     """The operations in flight that use a page or a table, or write there."""
 
     def __init__(self, place: Hashable, *, writing: bool) -> None:
-        """None yet."""
+        """No operations yet."""
         self.by_stream: ByStream = {}
         self._place, self._writing, self._count = place, writing, 0
         self._spans: dict[Span, ByStream] | None = None
-        """Those that use just these slots, once there have been many."""
+        """Span -> operations that use exactly these slots; `None` until there are more operations than `_MANY`."""
         self._by_size: dict[int, list[Span]] = {}
-        """Bits of a length -> the spans that are so long, in order."""
+        """Bits in a span's length -> the spans of such a length, in order."""
 
     def add(self, flight: Flight, span: Span) -> None:
-        """An operation, later than all of its stream here, uses some slots."""
+        """Add an operation that uses a span. It is later than all others of its stream here."""
         self._count += _enter(self.by_stream, flight)
         if self._spans is not None:
             self._add(flight, span)
@@ -151,7 +151,7 @@ class Users:
         _enter(self._spans[span], flight)
 
     def remove(self, flight: Flight) -> None:
-        """The oldest operation of its stream here is in flight no longer."""
+        """Remove the oldest operation of its stream here: it is in flight no longer."""
         self._count -= _leave(self.by_stream, flight)
         for first, last, _ in () if self._spans is None else flight.spans[self._place]:
             by_stream = self._spans.get((first, last)) if self._spans else None
@@ -161,7 +161,7 @@ class Users:
                 del spans[bisect_left(spans, (first, last))]
 
     def near(self, first: int, last: int) -> Iterable[StreamFlights]:
-        """Operations, those of a stream together, among which are all that use slots from `first` to `last`."""
+        """At least the operations that use slots from `first` to `last`, perhaps others too, grouped by stream."""
         if self._spans is None:
             return self.by_stream.values()
         near = [*islice(self._overlapping(first, last), _MANY + 1)]

@@ -21,8 +21,8 @@ def attach(
 ) -> None:
     """Start an engine with hooks in it, for an engine that loads no plugins: nano-vllm, an older SGLang.
 
-    Without an option another process checks the engine's events while it runs, and logs each kind of finding in one
-    line with the path of the report. Everything after -- is the engine's own command line, which starts Python.
+    Without an option another process checks the engine's events while the engine runs. It logs one line for each kind
+    of finding, with the path of the report. Everything after -- is the engine's own command line, which starts Python.
 
         kvspec attach -- python my_server.py
 

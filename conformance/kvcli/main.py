@@ -1,4 +1,4 @@
-"""The command line: which commands there are, and how they end."""
+"""The command line: its commands, and their exit statuses."""
 
 import signal
 import sys
@@ -41,10 +41,10 @@ for _group in (app, replay.app, engines.app, exporting.app):
         _command.help = flowing(_command.callback and _command.callback.__doc__)
 
 _INTERRUPTED = 128 + signal.SIGINT
-"""Typer's own answer to an interruption that no command has an answer to: the status, older versions exit with it."""
+"""Typer's status for an interruption that no command handles. Older versions of Typer exit with it."""
 
-# Typer raises it for any wrong call: the public BadParameter's base, which older versions have from click, newer
-# ones from their own copy of it.
+# Typer raises UsageError for any wrong call. It is the base class of the public BadParameter: older versions of Typer
+# take it from click, newer ones from their own copy of click.
 _USAGE_ERROR: type[typer.BadParameter] = typer.BadParameter.__mro__[2]
 
 
@@ -81,7 +81,7 @@ def main() -> NoReturn:
 
 
 def run_command(arguments: Sequence[str]) -> int:
-    """Carry out one command line and return its exit status; what is wrong with it is one line on stderr."""
+    """Run one command line and return its exit status. An error is one line on stderr."""
     with shown():
         return _carried_out(arguments)
 
@@ -92,7 +92,7 @@ def _carried_out(arguments: Sequence[str]) -> int:
     except (InputError, LoadError) as error:
         complain(str(error))
     except _USAGE_ERROR as error:
-        if message := error.format_message():  # there is none where no command was given: the help has been printed
+        if message := error.format_message():  # without a command Typer has printed the help, and the message is empty
             complain(message)
     except OSError as error:
         complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))

@@ -1,4 +1,4 @@
-"""A proxy of an implementation that checks each answer by the oracle."""
+"""A proxy of an implementation that checks each answer against the oracle."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ from kvspec.events import A, Operation, Refusal, Report, Snapshot
 from kvspec.rules import Violation
 
 _POOLS = {"rows": "rows", "window": "window pages", "states": "state slots"}
-"""Pools of the memory level, as the request level names them; the others have a number for each page."""
+"""Pool of the memory level -> its name at the request level. All other pools are `pages` there."""
 
 
 class RuleBroken(Violation):
@@ -75,9 +75,9 @@ class OracleProxy:
     ) -> None:
         """Check `implementation` by `model`; both must be fresh.
 
-        `record` is given each operation with its answer, before the check. After every `snapshot_every`
-        operations a snapshot is compared as well, and with `figures` a report beside it, which is recorded only where
-        it breaks a rule; 0 is never.
+        `record` receives each operation with its answer, before the check. After every `snapshot_every` operations a
+        snapshot is compared as well; 0: never. With `figures` a report is compared beside the snapshot, and recorded
+        only if it breaks a rule.
         """
         self.model = model
         self.steps = 0

@@ -46,7 +46,7 @@ class TraceWriter:
         keep: int = 2,
         max_waiting: int = 200_000,
     ) -> None:
-        """A recording goes on in a further file after `part_bytes`, and ends at `max_bytes`, both as stored.
+        """A recording continues in another file after `part_bytes`, and ends at `max_bytes`, both as stored.
 
         It also ends when more than `max_waiting` lines wait to be written. The last `keep` recordings are kept.
         """
@@ -66,7 +66,7 @@ class TraceWriter:
         return self._problem or self._sink.problem
 
     def header(self, producer: str, pools: Mapping[str, Pool], host: str | None = None) -> None:
-        """A memory with these pools is there now, and all of it is free: a new recording, of one host, begins."""
+        """Begin a new recording: from now on there is a memory with these pools, all of it free, on one host."""
         try:
             header = msgspec.convert(
                 msgspec.to_builtins(MemoryHeader(VERSION, "memory", producer, dict(pools), host), enc_hook=_plain),
@@ -81,7 +81,7 @@ class TraceWriter:
         self._sink.begin(header)
 
     def emit(self, event: MemoryEvent) -> None:
-        """Record one event; before the first header, and once there is a problem, nothing."""
+        """Record one event. Before the first header, and after a problem, nothing is recorded."""
         if not self._recording:
             return
         if self._sink.problem is not None:
@@ -133,7 +133,7 @@ class TraceWriter:
     def transfer(
         self, old: str, new: str, pool: str | None = None, pages: PagesLike | None = None, *, at: str | None = None
     ) -> None:
-        """References change hands; without `pages` all that `old` has, and its tables."""
+        """References pass from `old` to `new`: those to `pages`, or all that `old` has, with its tables."""
         self._emit(events.Transfer, old, new, pool, pages, at=at)
 
     def publish(
@@ -152,7 +152,7 @@ class TraceWriter:
         self._emit(events.Publish, pool, pages, keys, labels, slots, planned, writer, at=at)
 
     def drop(self, pool: str, pages: PagesLike, keys: Iterable[str] | None = None, *, at: str | None = None) -> None:
-        """Names are withdrawn; without `keys` all of these pages."""
+        """Names are withdrawn; without `keys` all names of these pages."""
         self._emit(events.Drop, pool, pages, keys, at=at)
 
     def map(
@@ -170,11 +170,11 @@ class TraceWriter:
         self._emit(events.Map, table, holder, pool, index, pages, labels, at=at)
 
     def unmap(self, table: str, index: int = 0, stop: int = 0, *, at: str | None = None) -> None:
-        """A table ends before page index `index`; with `stop` only the pages from there to before it are gone."""
+        """A table ends before page index `index`. With `stop` only the pages from `index` to before `stop` are gone."""
         self._emit(events.Unmap, table, index, stop, at=at)
 
     def reserve(self, holder: str, pool: str, pages: int, *, at: str | None = None) -> None:
-        """So many further pages are promised to a holder; 0 ends it."""
+        """A holder is promised so many further pages; 0 ends the promise."""
         self._emit(events.Reserve, holder, pool, pages, at=at)
 
     def begin(
@@ -201,7 +201,7 @@ class TraceWriter:
         *,
         at: str | None = None,
     ) -> None:
-        """Operations queued on `stream` from now on come after an operation, or after all of another stream."""
+        """Later operations of `stream` come after operation `id`, or after all that stream `on` has queued so far."""
         self._emit(events.Wait, stream, id, on, part, at=at)
 
     def send(self, id: str, after: Iterable[OpId] = (), *, at: str | None = None) -> None:
@@ -240,7 +240,7 @@ class TraceWriter:
         *,
         at: str | None = None,
     ) -> None:
-        """The host announces to routers which blocks a tier holds; with `pool` they know all names of it then."""
+        """The host announces to routers which blocks a tier holds; with `pool` they then know all names of it."""
         self._emit(events.Announce, tier, stored, parent, labels, removed, cleared, pool, batch, at=at)
 
     def deliver(self, id: OpId, holder: str, *, at: str | None = None) -> None:
@@ -256,7 +256,7 @@ class TraceWriter:
         self._emit(events.EndHolder, holder, at=at)
 
     def idle(self, keepers: Iterable[str] = (), pools: Iterable[str] | None = None, *, at: str | None = None) -> None:
-        """The engine is idle: only `keepers` may hold anything, or anything of `pools`."""
+        """The engine is idle: only `keepers` may hold pages, of any pool or of those in `pools`."""
         self._emit(events.Idle, keepers, pools, at=at)
 
     def count(
@@ -269,7 +269,7 @@ class TraceWriter:
         *,
         at: str | None = None,
     ) -> None:
-        """The engine's own figures, or its lists."""
+        """The engine's own counts of pages, or its lists of them."""
         self._emit(events.Count, pool, free, cached, held, references, at=at)
 
     def failed(self, kind: Literal["assertion", "exhausted", "stuck"], what: str, *, at: str | None = None) -> None:

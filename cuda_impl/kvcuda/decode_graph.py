@@ -20,7 +20,7 @@ class DecodeGraph:
     """
 
     def __init__(self, step: DigestStep, batch: int) -> None:
-        """Capture the step. Make it before any request runs: the capture computes position 0 of row 0 once."""
+        """Capture the step. No request may run yet: the capture computes position 0 of row 0 once."""
         self._step = step
         self._batch = batch
         self._manager_words: torch.Tensor = torch.zeros(padded((1 + batch) * FIELDS), dtype=torch.int32, device=DEVICE)

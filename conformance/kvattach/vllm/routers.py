@@ -1,7 +1,7 @@
-"""Hooks into vLLM's KV events: each batch that it publishes for routers, beside the names that its pools have then.
+"""Hooks into vLLM's KV events: each batch that vLLM publishes for routers, to compare with the names in its pools.
 
-The hash of an event is the end of the key under which a block is cached. The content of a block is computed from the
-tokens, the adapter and the salt in its event, behind its parent's content: so it is what a router takes it for.
+The hash in an event is the end of the key under which a block is cached. A block's label is computed from its parent's
+label and from the tokens, the adapter and the salt in its event: it is the content that a router expects.
 """
 
 import math
@@ -17,11 +17,11 @@ GPU = "GPU"
 """The tier of the block pool."""
 
 REMEMBERED = 100_000
-"""Hashes that are remembered; content behind one that is forgotten is not checked."""
+"""The most hashes that are remembered. Content after a forgotten hash is not checked."""
 
 
 class Attached(Protocol):
-    """The part of the scheduler's hooks that these use."""
+    """The part of the scheduler's hooks that the hooks for routers use."""
 
     hooks: Hooks
     groups: list[Group]
@@ -38,18 +38,18 @@ class Routers:
         """There is no scheduler yet."""
         self._attached = attached
         self._tiers: Mapping[str, str] = {}
-        """The tiers of whose pools routers know all names, with these pools."""
+        """Tier -> its pool, of which routers know all names."""
         self._batches = 0
         self._paths: dict[Any, str] = {}
         """The number of an adapter -> the path of its weights."""
         self._chains: dict[Any, str] = {}
-        """Hash -> the end of the chain of its content, as `chained` made it; the newest ones."""
+        """Hash -> the last link of its content's chain, as `chained` made it; the newest hashes only."""
         self._unit = 1
         """Tokens of one link of a chain."""
         self._images: dict[str, None] = {}
-        """The engine's newest hashes of images and sounds, which older releases' keys have as they have a salt."""
+        """The engine's newest hashes of images and sounds. In keys of older releases they look like a salt."""
         self._embeds = False
-        """Whether there was a prompt of embeddings, whose events look like those of one with a salt."""
+        """Whether there was a prompt of embeddings. Its events look like those of a prompt with a salt."""
 
     def start(self, scheduler: Any, tiers: Mapping[str, str]) -> None:
         """A scheduler was made; it publishes the names of these pools, if it publishes any."""
@@ -63,7 +63,7 @@ class Routers:
             self._attached.hooks.hook(publisher, "publish", before=self._published)
 
     def comes(self, request: Any) -> None:
-        """A request with an adapter: its events have the adapter's number, and not which weights that stands for."""
+        """Note what the events of a request leave out: the weights behind the number of its adapter, for one."""
         self._embeds |= getattr(request, "prompt_embeds", None) is not None
         self._images |= {feature.identifier: None for feature in getattr(request, "mm_features", None) or ()}
         _trim(self._images)
@@ -72,7 +72,7 @@ class Routers:
             self._paths[lora.adapter_id] = lora.lora_path
 
     def _published(self, batch: Any) -> None:
-        """Routers get a batch; they know all names of the pools then."""
+        """Routers get a batch, and then know all names of the pools."""
         announced = [event for raw in batch.events for event in self._announced(raw)] or [Announce()]
         announced += [Announce(tier, pool=pool) for tier, pool in self._tiers.items()]
         announced[0].batch = self._batches
@@ -82,12 +82,12 @@ class Routers:
         self._attached.emit(*announced)
 
     def _announced(self, event: Any) -> Iterator[Announce]:
-        """One event of a tier that has a pool."""
+        """The announcement of one event, if its tier has a pool."""
         kind = type(event).__name__
         if kind == "AllBlocksCleared":
             yield Announce(cleared=True)
         elif len(self._attached.groups) > 1 and not hasattr(event, "group_idx"):
-            self._tiers = {}  # a release whose events name no group: no router knows of which group a block is
+            self._tiers = {}  # the release's events name no group: no router knows the group of a block
         elif (event.medium or GPU) in self._tiers:
             group = self._attached.groups[getattr(event, "group_idx", None) or 0]
             blocks = [_named(block, group) for block in event.block_hashes]
@@ -95,13 +95,13 @@ class Routers:
                 yield Announce(event.medium or GPU, removed=blocks)
             elif blocks:
                 labels, parent = self._contents(event, group), event.parent_block_hash
-                # Parents are kept with their children, but for windows, for states, and on the host.
+                # A parent is kept as long as its children, except for windows, for states, and on the host.
                 kept = event.medium in (None, GPU) and not (group.window or group.state)
                 known = _named(parent, group) if parent is not None and kept else None
                 yield Announce(event.medium or GPU, blocks, known, labels)
 
     def _contents(self, event: Any, group: Group) -> list[str] | None:
-        """The labels of blocks as their names have them; `None` where an event does not have what these depend on.
+        """The labels of an event's blocks; `None` if the event leaves out some of the content that they depend on.
 
         There is no label if the tokens do not fit the blocks.
         """
@@ -123,12 +123,12 @@ class Routers:
         return labels
 
     def _shows(self, event: Any) -> bool:
-        """Whether its blocks have images, or sounds: of these it has the engine's hash alone."""
+        """Whether an event's blocks have images or sounds. Of these the event has only the engine's hash."""
         keys = [key for block in event.extra_keys or () for key in block or ()]
         return any(not isinstance(key, str) or key in self._images for key in keys)
 
     def _begins(self, event: Any) -> str:
-        """The label before the first token: for which weights and with which salt."""
+        """The label before the first token, made from the adapter's weights and the salt."""
         extra = [*((event.extra_keys or [None])[0] or ())]
         if extra[:1] == [event.lora_name]:
             del extra[0]
@@ -136,12 +136,12 @@ class Routers:
 
 
 def _trim(known: dict[Any, Any]) -> None:
-    """Forget the oldest entries of those that are too many."""
+    """Forget the oldest entries beyond `REMEMBERED`."""
     while len(known) > REMEMBERED:
         del known[next(iter(known))]
 
 
 def _named(block: Any, group: Group) -> str:
-    """A block's name as `residency.named` has it, from its hash: a number, or bytes."""
+    """A block's name in the form of `residency.named`, from its hash, which is a number or bytes."""
     end = block[-8:].hex() if isinstance(block, bytes) else f"{block:016x}"
     return f"{end}.{group.number}"

@@ -23,9 +23,9 @@ from kvcuda.streams import EagerStreams, Event, Stream, Streams
 BLOCK = 256
 """Positions that a program verifies together."""
 PROGRAMS = 2048
-"""Programs of a launch, about: they fill a GPU, and empty ones cost little."""
+"""The approximate number of programs in a launch. They fill a GPU, and empty programs cost little."""
 NAMES = 1 << 16
-"""Requests whose name is kept after they have left."""
+"""The number of requests whose names are remembered."""
 
 
 class CallerStreams:
@@ -71,7 +71,7 @@ class Seat(NamedTuple):
 
 
 class Staged(NamedTuple):
-    """A launch whose words are written and that is not enqueued yet."""
+    """A launch whose words are written, but which is not enqueued yet."""
 
     slot: Slot
     used: int
@@ -105,10 +105,9 @@ class Canary:
     ) -> None:
         """Nothing is written yet.
 
-        `rows` bounds the requests that are remembered at a time, `max_requests` those of a pass. Each launch verifies
-        one of `share` blocks of positions in turn, and always the last position. New slots
-        are int64 with `new_wide`, else int32. Passes run on the forward stream of `streams`, on the current stream
-        without them.
+        At most `rows` requests are remembered at a time, and at most `max_requests` are in a pass. Each launch verifies
+        the next one of `share` blocks of positions, and always the last position. New slots are int64 with `new_wide`,
+        else int32. Passes run on the forward stream of `streams`; without `streams`, on the current stream.
 
         Raises:
             ValueError: `share` or `max_requests` is below 1, or there are fewer rows than requests.
@@ -165,7 +164,7 @@ class Canary:
     # Requests
 
     def leave(self, name: str) -> None:
-        """A request is over: its row is free. Later violations still name it, until `NAMES` others have come."""
+        """A request is over: its row is free. Violations can still name it until `NAMES` newer requests have come."""
         seat = self._seats.pop(name, None)
         if seat is not None:
             self._free.append(seat.row)
@@ -175,7 +174,7 @@ class Canary:
         """The row and the number of each request, int64 [requests, 2].
 
         Raises:
-            ValueError: a request that was in no pass before is not `fresh` in `known`.
+            ValueError: a request is new, but `batch.known` does not mark it as `fresh`.
         """
         names = list(batch.names)
         if names == self._last[0]:
@@ -224,7 +223,7 @@ class Canary:
         """The host's part of a launch; it is filled up to `padded_to` requests.
 
         Raises:
-            ValueError: no request or more than `max_requests`, or not one place for each pool.
+            ValueError: the pass has no request, more than `max_requests`, or not one place for each pool.
         """
         requests = len(batch.names)
         total = max(requests, padded_to)
@@ -302,7 +301,7 @@ class Canary:
         )
 
     def seal(self, staged: Staged) -> None:
-        """Digest the real bytes that a pass has written, behind it. The launch's words must still be in its slot."""
+        """After a pass, digest the bytes that it has written. The launch's words must still be in its slot."""
         self._stream.run(lambda: self.run_seal(staged.slot.device, staged.tokens))
         self._stream.record(staged.slot.passed)
 
@@ -321,8 +320,8 @@ class Canary:
     def copy(self, source: str, sources: torch.Tensor, target: str, targets: torch.Tensor) -> None:
         """Copy labels and digests along with the content of slots, in a pool or between two.
 
-        `sources` and `targets` are slot indices on the device, as many of either. Enqueues on the current stream, which
-        must be the stream of the copy.
+        `sources` and `targets` are equally many slot indices on the device. The copy of the labels is enqueued on the
+        current stream, which must be the stream of the content's copy.
         """
         one, other = self.number(source), self.number(target)
         kernels.copy_kernel[(-(-len(sources) // BLOCK),)](
@@ -357,8 +356,8 @@ class Canary:
     def poll(self) -> list[Violation]:
         """The violations since the last call. Never waits: a launch under way reports with a later call.
 
-        One launch reports one violation for each request and pool, at the first wrong position. Later positions are
-        verified by the labels before them, so they may be right.
+        One launch reports one violation for each request and pool, at the first wrong position. The check of later
+        positions depends on the labels before them, so a mismatch there proves nothing.
         """
         grouped: dict[tuple[int, str, str, bool], list[Violation]] = {}
         for one in map(self._violation, self.ring.take()):
