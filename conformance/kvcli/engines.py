@@ -125,18 +125,22 @@ def inject(
     ] = Level.memory,
     runs: Runs = 50,
     without_known: WithoutKnown = False,
+    fault: Annotated[str, typer.Option(metavar="NAME", help="Inject this fault alone.")] = "",
 ) -> None:
     """Inject faults into an engine's own code, one after the other, and print how each is found.
 
     kvspec engines inject sglang 0.5.23 --level request
+
+    kvspec engines inject sglang 0.5.23 --without-known --fault 'tail not freed'
     """
     with _quiet(engine, release) as folder:
         from kvlab import trial, vector_trial
 
         if level is Level.request:
-            status = vector_trial.inject(Console(), engine, folder)
+            status = vector_trial.inject(Console(), engine, folder, fault)
         else:
-            status = trial.inject(Console(), trial.trial_of(engine, folder), runs, without_known=without_known)
+            driven = trial.trial_of(engine, folder)
+            status = trial.inject(Console(), driven, runs, without_known=without_known, fault=fault)
     raise typer.Exit(status)
 
 

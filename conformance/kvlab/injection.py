@@ -78,6 +78,18 @@ def mend(patches: Patches, name: str, *places: Place) -> bool:
     return False
 
 
+def chosen(defects: list[Defect], name: str) -> list[Defect]:
+    """The defects of this name; without one, all of them.
+
+    Raises:
+        NotInjected: none has this name.
+    """
+    found = [defect for defect in defects if name in ("", defect.name)]
+    if name and not found:
+        raise NotInjected(f"no fault is called {name!r}; without --fault each one is injected and named")
+    return found
+
+
 def _called(before: Callable[[], None], uncalled: set[str], name: str) -> None:
     before()
     uncalled.discard(name)

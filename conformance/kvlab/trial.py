@@ -7,7 +7,7 @@ from rich.console import Console
 
 from kvconform.signals import until_interrupted
 from kvlab.drives import CheckedTrace, Trial, drive_trial
-from kvlab.injection import NotInjected
+from kvlab.injection import NotInjected, chosen
 from kvlab.stubs import EngineError
 from kvlab.tokens import describe
 
@@ -45,13 +45,18 @@ def drive(
     return 1 if checked.found else 0
 
 
-def inject(console: Console, trial: Trial, runs: int, *, without_known: bool) -> int:
+def inject(console: Console, trial: Trial, runs: int, *, without_known: bool, fault: str = "") -> int:
     """Inject one fault after the other and print the first finding of each; 1 if one is missed.
 
-    The seeds go round: the run that has found the last fault comes first, for neighbours are often found by the same.
+    `fault` names the only one to inject; empty: all. The seeds go round: the run that has found the last fault comes
+    first, for neighbours are often found by the same.
+
+    Raises:
+        NotInjected: no fault has this name.
     """
+    defects = chosen(trial.defects, fault)
     missed = first = 0
-    for defect in trial.defects:
+    for defect in defects:
         try:
             seeds = [*range(first, runs), *range(first)]
             checked = drive_trial(trial, seeds, defect=defect, fixed=without_known)
@@ -68,5 +73,5 @@ def inject(console: Console, trial: Trial, runs: int, *, without_known: bool) ->
         elif checked.uncalled:
             words = f"not found: no run has called {', '.join(sorted(checked.uncalled))}"
         console.print(f"  {defect.name}: {words}", markup=False, soft_wrap=True)
-    console.print(f"{trial.name}: {len(trial.defects) - missed} of {len(trial.defects)} injected faults found")
+    console.print(f"{trial.name}: {len(defects) - missed} of {len(defects)} injected faults found")
     return 1 if missed else 0

@@ -13,7 +13,7 @@ from kvconform.features import lacks, needs, vector_under
 from kvconform.traces.codec import Vector
 from kvconform.vectors.files import read_vectors
 from kvconform.vectors.runner import Factory, Outcome, run_vector
-from kvlab.injection import Defect, inject_fault
+from kvlab.injection import Defect, chosen, inject_fault
 from kvlab.stubs import EngineError
 
 
@@ -74,13 +74,17 @@ def show(console: Console, engine: str, results: list[Injected]) -> int:
     return 0 if all(one.fail for one in results) else 1
 
 
-def inject(console: Console, engine: str, folder: Path) -> int:
+def inject(console: Console, engine: str, folder: Path, fault: str = "") -> int:
     """Inject one fault after the other into an engine's own code, and print the vectors that find it.
+
+    `fault` names the only one to inject; empty: all.
 
     Raises:
         EngineError: the engine cannot be had, or has no adapter.
+        NotInjected: no fault has this name.
     """
-    return show(console, engine, tried(*_factory_and_faults(engine, folder)))
+    factory, faults = _factory_and_faults(engine, folder)
+    return show(console, engine, tried(factory, chosen(faults, fault)))
 
 
 def _factory_and_faults(engine: str, folder: Path) -> tuple[Factory, list[Defect]]:

@@ -282,6 +282,23 @@ def test_the_run_that_found_a_defect_is_the_first_for_the_next_and_seeds_go_roun
     assert seeds == [0, 1, 2, 2, 2, 3, 0, 1]
 
 
+def test_one_fault_is_injected_alone_and_an_unknown_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    def attach(trace: Trace) -> Hooks:
+        trace.header("test", {"kv": Pool(num_pages=4)})
+        return Hooks(trace)
+
+    def run(_: int) -> None:
+        assert Engine().free(1) == 2
+
+    place = (Engine, "free", "page + 1", "page + 2")
+    trial = Trial("test", attach, run, [Defect("other", "", (place,)), Defect("off by one", "", (place,))])
+    assert inject(Console(), trial, 1, without_known=False, fault="off by one") == 0
+    printed = capsys.readouterr().out
+    assert "off by one: MEM-FAILED" in printed and "other" not in printed and "1 of 1 injected faults" in printed
+    with pytest.raises(NotInjected, match="no fault is called 'off'"):
+        inject(Console(), trial, 1, without_known=False, fault="off")
+
+
 class PanicException(BaseException):
     """Rust code raises it through pyo3 when it panics."""
 
