@@ -104,8 +104,11 @@ def drive(
     """Drive an engine's own scheduler on random requests and check each memory event.
 
     No model runs: the scheduler, its tables and its caches are the release's own, the device is simulated.
+    Findings of known issues are among those that are printed; 'kvspec matrix' names the issue of each.
 
         kvspec engines drive vllm 0.33.0 --runs 100
+
+        kvspec engines drive sglang 0.5.23 --without-known
     """
     with _quiet(engine, release) as folder:
         from kvlab import trial

@@ -36,9 +36,12 @@ def drive(
     checked = CheckedTrace()
     with until_interrupted():
         drive_trial(trial, range(seed, seed + runs), fixed=without_known, events=events, checked=checked)
-    sums = f"{checked.events:,} events, {len(checked.pairs.reached):,} pairs, {len(checked.found):,} findings"
+    kinds = checked.kinds()
+    sums = f"{checked.events:,} events, {len(checked.pairs.reached):,} pairs, {kinds.total():,} findings"
+    if more := len(checked.found) - kinds.total():
+        sums += f" and {more:,} that follow from them"
     console.print(f"{trial.name}: {sums}, seeds from {seed}")
-    for (code, pool, at), times in checked.kinds().most_common():
+    for (code, pool, at), times in kinds.most_common():
         kind = code, pool, at
         event, finding = next((n, f) for n, f in checked.found if (f.code, f.pool or "", f.at or "") == kind)
         console.print(f"  {code} ({times:,}), first at event {event:,}: {describe(finding)}", markup=False)

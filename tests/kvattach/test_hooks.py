@@ -18,7 +18,7 @@ from kvattach.residency import Run
 from kvcheck.words import describe
 from kvlab.drives import CheckedTrace, Trial, drive_trial
 from kvlab.injection import Defect, NotInjected, inject_fault
-from kvlab.trial import inject
+from kvlab.trial import drive, inject
 from kvspec.memory import Pool
 from kvspec.memory.events import Begin, Idle, MemoryEvent, Take, Unify, Use
 
@@ -297,6 +297,25 @@ def test_one_fault_is_injected_alone_and_an_unknown_name_is_refused(capsys: pyte
     assert "off by one: MEM-FAILED" in printed and "other" not in printed and "1 of 1 injected faults" in printed
     with pytest.raises(NotInjected, match="no fault is called 'off'"):
         inject(Console(), trial, 1, without_known=False, fault="off")
+
+
+def test_a_drive_counts_a_finding_apart_from_those_that_follow_from_it(capsys: pytest.CaptureFixture[str]) -> None:
+    def attach(trace: Trace) -> Hooks:
+        trace.header("test", {"kv": Pool(num_pages=4)})
+        hooks = Hooks(trace)
+
+        def taken(*_: Any) -> None:
+            for _again in range(3):
+                hooks.emit(Take("a", "kv", [1]))
+
+        hooks.hook(Engine, "free", after=taken)
+        return hooks
+
+    def run(_: int) -> None:
+        Engine().free(1)
+
+    assert drive(Console(), Trial("test", attach, run, []), 1, without_known=False) == 1
+    assert "1 findings and 1 that follow from them" in capsys.readouterr().out
 
 
 class PanicException(BaseException):
