@@ -34,21 +34,21 @@ STARTUP = Path(__file__).parent / "startup"
 """The folder that makes a Python process wait for an engine, if it is the first in its path."""
 
 PATIENCE = 0.1
-"""Seconds that the end of an engine's process waits for a check, which goes on without it."""
+"""Seconds that an ending process of the engine waits for its check. The check goes on without it."""
 
 MOST_BYTES = 512 << 20
-"""The size at which a recording that is checked while it grows ends, as it is stored; two are kept."""
+"""The stored size at which a recording ends that is checked while it grows. Two recordings are kept."""
 
 
 class SwitchError(ValueError):
-    """The variable says something else; the message is one line."""
+    """The variable has an unknown value; the message is one line."""
 
 
 def opened() -> Trace | None:
     """For an engine's own hooks: the trace that takes their events in this process; `None` if nothing is switched on.
 
     Raises:
-        SwitchError: the variable makes no sense.
+        SwitchError: the variable has an unknown value.
     """
     trace = switched_on()
     if trace is not None:
@@ -60,7 +60,7 @@ def switched_on(environment: Mapping[str, str] = os.environ) -> Trace | None:
     """The trace that takes the events of hooks in this process; `None` if nothing is switched on.
 
     Raises:
-        SwitchError: the variable makes no sense.
+        SwitchError: the variable has an unknown value.
     """
     said = environment.get(VARIABLE, "")
     mode, _, rest = said.partition(":")
@@ -78,7 +78,7 @@ def switched_on(environment: Mapping[str, str] = os.environ) -> Trace | None:
 
 
 def _for_this_process(path: Path) -> Path:
-    """An engine has several processes, and each one writes its own files."""
+    """The path with the process's id: each process of an engine writes its own files."""
     stem, dot, suffix = path.name.partition(".")
     return path.with_name(f"{stem}-{os.getpid()}{dot}{suffix}")
 
@@ -91,7 +91,7 @@ class Strict:
         self._checker: Checker | None = None
 
     def header(self, producer: str, pools: Mapping[str, Pool], host: str | None = None) -> None:
-        """Another memory, all of it free."""
+        """A new memory begins, all of it free."""
         from kvcheck import Checker
 
         self._checker = Checker(pools)
@@ -110,7 +110,7 @@ class Strict:
 
 
 class Followed:
-    """Records, and has another process check what is recorded; each kind of finding is logged once."""
+    """Records events, which another process checks; each kind of finding is logged once."""
 
     def __init__(self) -> None:
         """No memory yet; most of an engine's processes never have one."""
@@ -121,7 +121,7 @@ class Followed:
         """The report of each recording, in order."""
 
     def header(self, producer: str, pools: Mapping[str, Pool], host: str | None = None) -> None:
-        """Another memory: another recording, and another process that checks it."""
+        """A new memory begins: a new recording, and a new process that checks it."""
         self._end()
         try:
             self._begin(producer, pools, host)
@@ -134,9 +134,9 @@ class Followed:
 
             path = new_folder() / "trace.jsonl.zst"
             self._writer = TraceWriter(path, part_bytes=MOST_BYTES, max_bytes=MOST_BYTES)
-            atexit.register(self.close)  # behind the writer's own: the last registered runs first
+            atexit.register(self.close)  # registered after the writer's own handler, so it runs before it
         self._writer.header(producer, pools, host)
-        # A file is there as soon as its header is written.
+        # The file exists once its header is written.
         self._writer.flush()
         if self._writer.problem is not None:
             raise OSError(self._writer.problem)
@@ -155,7 +155,7 @@ class Followed:
     def close(self) -> None:
         """End the recording. The check goes on to its end, if need be without this process."""
         atexit.unregister(self.close)
-        if os.getpid() != self._process:  # a forked child ends nothing of its parent's
+        if os.getpid() != self._process:  # a forked child does not end its parent's recording
             return
         checking = self._end()
         if self._writer is not None:
@@ -164,7 +164,7 @@ class Followed:
             _log.info("kvspec: the check goes on in process %d: %s", checking.process, checking.report)
 
     def _end(self) -> "_Checking | None":
-        """The check that comes to its end, if there was one."""
+        """End the recording. Returns its check, if there is one."""
         checking, self._checking = self._checking, None
         if checking is not None and self._writer is not None:
             self._writer.stop()
@@ -212,7 +212,7 @@ class _Checking:
             _log.warning("kvspec: the check ended early; 'kvspec check %s' does it again", self._trace)
 
     def end(self) -> None:
-        """Nothing more is recorded: the process checks what there is, and ends."""
+        """The recording is complete: the process checks the rest of it, and ends."""
         self._lock.release()
 
     def wait(self, seconds: float) -> bool:

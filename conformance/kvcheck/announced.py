@@ -1,4 +1,4 @@
-"""The blocks that the routers of a host know, tier by tier, and the batches in which they learn of them."""
+"""The blocks that a host's routers know, tier by tier, and the batches of announcements that they got."""
 
 from bisect import bisect_right
 from operator import attrgetter
@@ -8,7 +8,7 @@ from kvcheck.pools import PoolState
 from kvspec.memory.events import Label
 
 _MISSING = 1000
-"""Runs of missing batches of a host that are remembered; of a forgotten run each number counts as come already."""
+"""The most runs of missing batches that are remembered for a host. Batches of a forgotten run count as received."""
 
 
 class Block(NamedTuple):
@@ -16,9 +16,9 @@ class Block(NamedTuple):
 
     labels: tuple[Label, ...] | None
     gaps: int
-    """How many runs of batches were missing when it was announced; -1: a finding says that routers may not know it."""
+    """The number of gaps in the batches before it was announced; -1: a finding says that routers may not know it."""
     unfound: bool = False
-    """Whether a finding has said already that no name finds it."""
+    """Whether a finding already says that no name finds it."""
 
 
 class Tier:
@@ -30,13 +30,13 @@ class Tier:
         self.lost = host.lost
         self.blocks: dict[str, Block] = {}
         self.pool: PoolState | None = None
-        """The pool whose names were compared last; what follows is noted from then on."""
+        """The pool whose names were compared last. The fields below note the changes since then."""
         self.renamed: dict[str, None] = {}
-        """Names of it that were given or withdrawn since."""
+        """The pool's names that were given or withdrawn."""
         self.removed = set[str]()
-        """Blocks that are known no longer since."""
+        """Blocks that were removed."""
         self.stored: dict[str, None] = {}
-        """Blocks that were stored since."""
+        """Blocks that were stored."""
 
     def clear(self) -> None:
         """All blocks are removed."""
@@ -51,13 +51,13 @@ class Tier:
             self.stored[key] = None
 
     def forget(self, block: str) -> bool:
-        """A block is removed; whether it was known."""
+        """Remove a block; returns whether it was known."""
         if self.pool is not None:
             self.removed.add(block)
         return self.blocks.pop(block, None) is not None
 
     def compared(self, pool: PoolState) -> set[str]:
-        """The blocks to compare with the names of a pool; from now on its changes are noted."""
+        """The blocks to compare with the names of a pool. From now on the changes of that pool are noted."""
         if self.pool is pool:
             return {*self.renamed, *self.removed, *self.stored}
         if self.pool is not None:
@@ -67,7 +67,7 @@ class Tier:
         return {*pool.names, *self.blocks}
 
     def agree(self, *, lost: bool) -> None:
-        """The routers know all names, whatever they had `lost`."""
+        """The routers know all names of the pool, even if they had `lost` batches."""
         self.lost = False
         if lost:
             found = {key: block for key, block in self.blocks.items() if not block.unfound}
@@ -80,17 +80,17 @@ class Host:
     """The announcements of one host."""
 
     def __init__(self) -> None:
-        """None yet."""
+        """Nothing is announced."""
         self.tiers: dict[str, Tier] = {}
         self.last = -1
         """The highest number of a batch."""
         self.missing: list[range] = []
-        """Lower numbers that have not come, in order."""
+        """Lower numbers of batches that have not come, in order."""
         self.gaps = 0
         self.lost = False
-        """Whether batches are missing for tiers that are still to come."""
+        """Whether batches are missing that may have announced a tier that is still unknown."""
         self.ignored = False
-        """Whether the current batch came too late, or came before."""
+        """Whether the current batch is ignored: it came too late, or for the second time."""
 
     def clear(self, name: str | None) -> None:
         """All blocks of a tier are removed, or of all tiers."""
@@ -99,7 +99,7 @@ class Host:
             tier.clear()
 
     def begin(self, number: int) -> str:
-        """A batch begins; the case of the rule that it breaks, if it does."""
+        """A batch begins. Returns the case of the rule that it breaks; empty if it breaks none."""
         last, self.ignored = self.last, False
         if number == 0 < last:
             self.last, self.missing = 0, []
@@ -119,7 +119,7 @@ class Host:
         return "gap" if last >= 0 else ""
 
     def _was_missing(self, number: int) -> bool:
-        """A batch comes late or again; whether it was missing until now."""
+        """Whether a batch that comes late or again was missing. It counts as received from now on."""
         place = bisect_right(self.missing, number, key=attrgetter("start")) - 1
         run = self.missing[place] if place >= 0 else range(0)
         if number not in run:

@@ -1,4 +1,4 @@
-"""Announcements to routers, checked against the ones before and against names, at the cost of the changes."""
+"""Announcements to routers, checked against earlier ones and against names. The cost follows the changes alone."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -12,14 +12,14 @@ from kvcheck.state import State
 from kvspec.memory.events import Announce, Label
 
 TIERS = 256
-"""Tiers that a host may have."""
+"""The most tiers of a host."""
 
 Differing = tuple[Label | None, Label | None]
-"""A label that is expected, and the one that was announced."""
+"""The expected label, and the announced one."""
 
 
 class Found(NamedTuple):
-    """The case of the rule, and the block."""
+    """The broken case of the rule, and the block."""
 
     code: str
     block: str | None
@@ -30,7 +30,7 @@ def announce(state: State, event: Announce) -> None:
     """A host announces to routers which blocks a tier holds.
 
     Raises:
-        Malformed: blocks are of no tier, or there are too many hosts or tiers.
+        Malformed: blocks are announced without a tier, or there are too many hosts or tiers.
     """
     state.checked["MEM-ANNOUNCE"] += 1
     if event.tier is None and (event.stored or event.removed or event.pool is not None):
@@ -99,7 +99,7 @@ def _differ(state: State, old: tuple[Label, ...], new: tuple[Label, ...]) -> Dif
 
 
 def _compare(state: State, tier: Tier, pool: PoolState) -> Iterator[Found]:
-    """The routers know all names of a pool, and no others: from now on they do."""
+    """Check that the routers know exactly the names of a pool. From now on they count as doing so."""
     lost, removed = tier.lost, tier.removed
     for block in sorted(tier.compared(pool)):
         known, named = tier.blocks.get(block), block in pool.names
@@ -120,7 +120,7 @@ def _compare(state: State, tier: Tier, pool: PoolState) -> Iterator[Found]:
 
 
 def _promised_other(state: State, pool: PoolState, key: str, labels: tuple[Label, ...]) -> Differing | None:
-    """Content that a name promises, and that was announced in its place, if there is any."""
+    """The content that a name promises, and other content that was announced under it; `None` if they agree."""
     meant = pool.meant(labels, 0, len(labels) * pool.unit)
     promises = [pool.seen(page).keys[key].meant for page in pool.found(key)]
     pairs = ((one, other) for promise in promises for one in promise for other in meant)

@@ -20,7 +20,7 @@ GROUPS = 256
 
 
 def take(state: State, event: events.Take) -> None:
-    """The allocator hands free pages out; what was in them counts no more."""
+    """The allocator hands out free pages. Their old content no longer counts."""
     pool = state.pool(event.pool)
     if pool.keyed:
         raise Malformed(f"pool {event.pool} is a storage: nobody takes its pages")
@@ -82,7 +82,7 @@ def release(state: State, event: events.Release) -> None:
 
 
 def transfer(state: State, event: events.Transfer) -> None:
-    """References change hands; all of them take the tables along."""
+    """References pass to another holder. If all of them do, the tables go with them."""
     if event.pages is None:
         held = state.holdings.get(event.old, NOTHING).items()
         moved = [(state.pools[name], [*pages]) for name, pages in held if event.pool in (None, name)]

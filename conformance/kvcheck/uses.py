@@ -44,7 +44,7 @@ def begin(state: State, event: Begin) -> None:
 
 
 def _sees_own(state: State, event: Begin, use: Use) -> bool:
-    """Whether a read sees what its operation writes; of what names no pool that is no matter."""
+    """Whether a read sees the writes of its own operation. A use without a known pool counts as if it did."""
     table = state.tables.get(use.table or "")
     pool = state.pools.get(use.pool or "") if table is None else table.pool
     return event.reads_own_writes and (pool is None or pool.reads_own_writes)
@@ -77,7 +77,7 @@ def receive(state: State, event: events.Receive) -> None:
 
 
 def _written(state: State, flight: Flight) -> Iterator[tuple[Part, bool | None]]:
-    """The writes of an operation, each with whether it is tainted; `None`: as its source in a copy."""
+    """The writes of an operation, and whether each is tainted; `None`: if and only if the source of the copy is."""
     event, holders = flight.event, state.tainted.get(flight.event.id, NOTHING)
     for use, carried in [*((use, False) for use in event.writes), *((to, not to.labels) for _, to in event.copies)]:
         for part in uses_of(state, flight, [use]):

@@ -19,7 +19,7 @@ def attach(
         bool, typer.Option("--halt-on-error", help="Check each event at once, and stop the engine at a finding.")
     ] = False,
 ) -> None:
-    """Start an engine with hooks in it, for an engine that loads no plugins: nano-vllm, an older SGLang.
+    """Start an engine with hooks, if the engine loads no plugins itself: nano-vllm, an older SGLang.
 
     Without an option another process checks the engine's events while the engine runs. It logs one line for each kind
     of finding, with the path of the report. Everything after -- is the engine's own command line, which starts Python.

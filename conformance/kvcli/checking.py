@@ -52,7 +52,7 @@ def run(
 
     A vector is a short list of operations with a description and the rules that it exercises. Each one runs on a
     fresh implementation, up to the first answer that is not allowed. A vector is skipped if it needs a feature that the
-    implementation declares to lack. Vectors of the memory level are input of the memory checker and need no
+    implementation declares as lacking. Vectors of the memory level are input of the memory checker and need no
     implementation; with --impl they are left out.
 
         kvspec run
@@ -89,7 +89,7 @@ def check(
     kv_events: Annotated[
         bool,
         typer.Option(
-            "--kv-events", help="The files hold KV events alone, as a router received them from vLLM or SGLang."
+            "--kv-events", help="The files hold only KV events, as a router received them from vLLM or SGLang."
         ),
     ] = False,
     *,
@@ -102,10 +102,10 @@ def check(
     ] = None,
     ray: Ray = None,
 ) -> None:
-    """Check recorded traces of an engine, one operation or memory event a line.
+    """Check recorded traces of an engine, which have one operation or memory event on each line.
 
-    Reads line by line, in memory that does not grow with the file. A field that the engine left out is not
-    checked; the report names it, and the rules that need it. Checking goes on after a finding.
+    A trace is read line by line, so the memory needed does not grow with the file. A field that the engine left out is
+    not checked; the report names the field and the rules that need it. Checking goes on after a finding.
 
         kvspec check engine.jsonl yesterday.jsonl.zst
 
@@ -122,9 +122,9 @@ def check(
         kvspec check --ray auto 's3://traces/2026-11-22/*.jsonl.zst'
     """
     if kv_events and (merge or ray):
-        raise typer.BadParameter("--kv-events takes files by themselves, of this machine")
+        raise typer.BadParameter("--kv-events takes local files, without --merge and --ray")
     if merge and (follow or ray or "-" in traces):
-        raise typer.BadParameter("--merge takes whole files of this machine")
+        raise typer.BadParameter("--merge takes complete local files")
     if ray is not None:
         if follow or first:
             raise typer.BadParameter("--ray checks each trace to its end")
@@ -157,12 +157,12 @@ def merge(
         ),
     ],
 ) -> None:
-    """Merge the traces of several hosts into one, in the order that their messages give.
+    """Merge the traces of several hosts into one, ordered by the messages between the hosts.
 
-    Each host (a prefill and a decode server, the ranks of one engine) records a trace of its own. Its header names the
-    `host`; otherwise the host is the file's name up to the first dot. The merged trace has every `receive`
-    after its `send`, and is checked like any other; the machines' clocks are not used. Names get their host: holder r1
-    of host decode becomes decode/r1. A trace of another host writes decode/kv for decode's pool kv.
+    Each host (a prefill and a decode server, the ranks of one engine) records a trace of its own. The header names the
+    `host`; if it does not, the host is the file's name up to the first dot. The merged trace has every `receive` after
+    its `send`, and is checked like any other; the machines' clocks are not used. The merged trace prefixes names with
+    their host: holder r1 of host decode becomes decode/r1. In another host's trace, decode/kv is decode's pool kv.
 
         kvspec merge prefill.001.jsonl.zst decode.001.jsonl.zst -o merged.jsonl.zst
 
@@ -191,14 +191,14 @@ def show(
     request: Annotated[
         str | None,
         typer.Option(
-            metavar="R", help="Only steps that name this request, session or holder, and of a batch only its part."
+            metavar="R", help="Only steps that name this request, session or holder; of a batch only its part."
         ),
     ] = None,
     html: Html = None,
 ) -> None:
     """Describe a trace line by line: each step, and beside it the holder of each page and row.
 
-    The trace may conform. Of a long one only a part is described: the steps before the first finding, or the end if
+    The trace may conform. A long trace is described only in part: the steps before the first finding, or the end if
     there is none. A vector is shown with the model's answers.
 
         kvspec show kvspec-failure.jsonl
@@ -241,10 +241,10 @@ class Schema(StrEnum):
 
 def schema(
     what: Annotated[
-        Schema, typer.Argument(metavar="WHAT", help="trace: a line of a trace or vector. report: what --json prints.")
+        Schema, typer.Argument(metavar="WHAT", help="trace: a line of a trace or vector. report: the output of --json.")
     ] = Schema.trace,
 ) -> None:
-    """Print a JSON Schema: of each line of a trace or vector, or of what --json prints.
+    """Print a JSON Schema, either of a line of a trace or vector, or of the output of --json.
 
     kvspec schema > kvspec.schema.json
 

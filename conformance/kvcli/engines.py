@@ -66,7 +66,7 @@ def install(
 
 @app.command("list")
 def list_releases(cache: _Cache = None) -> None:
-    """List the releases that are fetched.
+    """List the fetched releases.
 
     kvspec engines list
     """
@@ -152,7 +152,7 @@ def reproduce(
     release: Annotated[str, typer.Argument(metavar="VERSION|DIR", help="A fetched release of vLLM, or its folder.")],
     name: Annotated[str, typer.Argument(help="A known issue; without it, all of them.")] = "",
 ) -> None:
-    """Drive a release of vLLM (no other engine) until each known issue shows, and print the finding.
+    """Drive a release of vLLM (no other engine) until each known issue occurs, and print the finding.
 
     kvspec engines reproduce 0.22.1 freed-in-flight
     """

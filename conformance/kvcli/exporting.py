@@ -34,7 +34,7 @@ def export(
 ) -> None:
     """Write the vectors of both levels, an answer key for each, and a manifest.
 
-    The same version writes the same bytes. The chapter "Interpreting the vectors" says how to run them.
+    A version of kvspec always writes the same bytes. The chapter "Interpreting the vectors" says how to run them.
 
         kvspec vectors export build/vectors
     """

@@ -49,15 +49,15 @@ def matrix(
     level: Annotated[
         Level,
         typer.Option(
-            help="request: its classes behind an adapter (sglang, sglang-jax). memory: its scheduler with hooks."
+            help="request: its classes, driven by an adapter (sglang, sglang-jax). memory: its scheduler, with hooks."
         ),
     ] = Level.both,
     seconds: Annotated[
         float,
         typer.Option(
             min=0,
-            help="Seconds of random walks for each release at each level; at the memory level up to as many again for "
-            "each known issue that has a search of its own.",
+            help="Seconds of random walks for each release at each level. Each known issue of the memory level with "
+            "a search of its own may add as many.",
         ),
     ] = 20.0,
     seed: Annotated[int, typer.Option(help="The same seed draws the same walks.")] = 0,
@@ -67,7 +67,7 @@ def matrix(
     cache: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder of the releases; by default in the user's cache folder.")
     ] = None,
-    again: Annotated[bool, typer.Option("--no-cache", help="Check again, although the result is kept in DIR.")] = False,
+    again: Annotated[bool, typer.Option("--no-cache", help="Check again, even if DIR already has a result.")] = False,
     as_json: Json = False,
     junit: Junit = None,
     sarif: Sarif = None,

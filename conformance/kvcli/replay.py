@@ -17,13 +17,13 @@ app = typer.Typer(
 @app.command()
 def mooncake(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A trace of the Mooncake project; .gz and .zst too.")],
-    page_size: Annotated[int, typer.Option(help="Tokens in a page; it divides the format's blocks of 512.")] = 64,
+    page_size: Annotated[int, typer.Option(help="Tokens in a page; must divide 512, the format's block size.")] = 64,
     num_pages: Annotated[int, typer.Option(help="Pages of the pool.")] = 16_000,
     num_rows: Annotated[int, typer.Option(help="Rows: requests and sessions that hold memory at a time.")] = 256,
     sessions: Annotated[
         bool, typer.Option("--sessions", help="Requests that continue an earlier one are turns of one session.")
     ] = False,
-    limit: Annotated[int | None, typer.Option(min=1, help="Replay only the first so many requests.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Replay at most so many requests.")] = None,
     impl: Impl = "reference",
     no_prefix_cache: Annotated[
         bool, typer.Option("--no-prefix-cache", help="Use the chunk cache, which keeps no prefixes.")
@@ -33,18 +33,18 @@ def mooncake(
     ] = 0,
     num_window_pages: Annotated[int, typer.Option(min=0, help="Pages of the window pool.")] = 0,
     num_states: Annotated[int, typer.Option(min=0, help="Slots for recurrent states; 0: the model has none.")] = 0,
-    max_prefill_tokens: Annotated[int, typer.Option(min=1, help="Tokens that one launch prefills at most.")] = 16_384,
+    max_prefill_tokens: Annotated[int, typer.Option(min=1, help="The most tokens that one launch prefills.")] = 16_384,
     chunked_prefill_size: Annotated[
-        int, typer.Option(min=1, help="Tokens of one request that one launch prefills at most.")
+        int, typer.Option(min=1, help="The most tokens of one request that one launch prefills.")
     ] = 8_192,
     schedule_conservativeness: Annotated[
-        float, typer.Option(min=0, help="Scales the room reserved for growth; with less, more requests are retracted.")
+        float, typer.Option(min=0, help="Scales the room reserved for growth; a lower value retracts more requests.")
     ] = 0.3,
     overlap: Annotated[bool, typer.Option("--overlap", help="Launch k + 1 before launch k is complete.")] = False,
     mixed_chunk: Annotated[bool, typer.Option("--mixed-chunk", help="Prefill and decode in one launch.")] = False,
     drafts: Annotated[int, typer.Option(min=0, help="Speculative decoding: draft tokens in each step.")] = 0,
     retract_interval: Annotated[
-        int, typer.Option(min=0, help="Retract a request every so many launches, needed or not.")
+        int, typer.Option(min=0, help="Retract a request every so many launches, even if none must be; 0: never.")
     ] = 0,
     record: Annotated[
         Path | None, typer.Option(metavar="TRACE", help="Write all operations and answers, for 'kvspec check'.")
@@ -59,7 +59,7 @@ def mooncake(
 ) -> None:
     """Replay a trace of the Mooncake project.
 
-    One JSON object a line: timestamp, input_length, output_length, and the hashes of the prompt's blocks. The
+    Each line is a JSON object: timestamp, input_length, output_length, and the hashes of the prompt's blocks. The
     requests come as fast as they are served.
 
         kvspec replay mooncake conversation_trace.jsonl --sessions

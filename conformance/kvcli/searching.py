@@ -38,7 +38,7 @@ def fuzz(
     html: Html = None,
     ray: Ray = None,
 ) -> None:
-    """Draw operations, find the rules that an implementation breaks, and write the shortest trace of each.
+    """Try random operations, find the rules that an implementation breaks, and write the shortest trace of each.
 
     Seven of eight runs begin with the operations of a vector, and go on at random. The others draw their sizes. Each
     run draws how full its pool is, how many launches are in flight, how prompts branch, and which operations are

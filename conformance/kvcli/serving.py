@@ -18,7 +18,7 @@ def serve(
     minutes: Annotated[float, typer.Option(min=0.05, help="Minutes of traffic.")] = 1.0,
     answers: Annotated[int, typer.Option(min=0, help="Go on past --minutes until so many requests are answered.")] = 0,
     clients: Annotated[int, typer.Option(min=1, max=256, help="Clients that send requests at the same time.")] = 12,
-    seed: Annotated[int, typer.Option(min=0, help="Draws the server's configuration and the requests.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed for the server's configuration and the requests.")] = 0,
     python: Annotated[
         Path | None,
         typer.Option(
@@ -32,7 +32,7 @@ def serve(
         str,
         typer.Option(metavar="NAME", help="Inject a fault into the engine first ('kvspec engines inject' names them)."),
     ] = "",
-    host_cache: Annotated[bool, typer.Option("--host-cache", help="SGLang: with a cache on the host, too.")] = False,
+    host_cache: Annotated[bool, typer.Option("--host-cache", help="SGLang: also use a cache on the host.")] = False,
     pair: Annotated[
         bool, typer.Option("--pair", help="vLLM: two servers, prefill and decode, with NIXL between them.")
     ] = False,
@@ -44,7 +44,7 @@ def serve(
 
     The model is tiny and generated here; its greedy tokens depend on the content of the KV cache. Each delivered
     token is compared with that of a forward pass over prompt and answer without a cache. The server, its scheduler, its
-    caches and its KV tensors are the engine's own. Stubs replace GPU kernels, and are never run.
+    caches and its KV tensors are the engine's own. Stubs stand in for GPU kernels, and are never called.
 
         kvspec serve sglang==0.5.23 --minutes 2
 

@@ -1,8 +1,8 @@
 """The scheduler's state: requests, sessions and launches, and the operations that are valid now.
 
 An engine's memory classes do not validate operations: its scheduler never issues an invalid one. An adapter uses this
-module as the scheduler, so that the engine is never driven outside its contract. Every check precedes the call of the
-engine. The checks ask the engine for its free room only.
+module as the scheduler, so that the engine is never driven outside its contract. Every check runs before the engine is
+called, and needs only the engine's free room.
 """
 
 from collections import deque
@@ -35,12 +35,12 @@ class Entry:
     prefix_len: int | None = None
     """Tokens that the last match found; `None` before it, and once the request is extended."""
     resumed: bool = False
-    """It goes on from a session's memory."""
+    """Whether it continues from a session's memory."""
     ran: bool = False
     run: "Run | None" = None
 
     def prefill(self, row: int, seq_len: int) -> "Run":
-        """A chunk of it is prepared, up to `seq_len`, in a row; with the first one it runs."""
+        """Prepare a chunk of the request, up to `seq_len`, in a row. The first chunk starts its run."""
         run = self.run
         if run is None:
             run = self.run = Run(row)
@@ -64,20 +64,20 @@ class Run:
     """Where the last extend ended."""
     committed: int = 0
     promised: int = 0
-    """Tokens that are there, or come out of a launch in flight."""
+    """Tokens that are known, or that a launch in flight will sample."""
     prepared_end: int = 0
-    """Where the positions end that are prepared and not launched; 0 if there are none."""
+    """The end of the positions that are prepared but not launched; 0 if there are none."""
     drafts: int = 0
-    """Positions of its speculative step that is not verified yet; 0 if there is none."""
+    """Positions of its unverified speculative step; 0 if there is none."""
     verifiable: bool = False
-    """The launch of that step has completed."""
+    """Whether the launch of that step has completed."""
     mid_prefill: bool = False
     stopped: bool = False
-    """It keeps less than its last speculative step accepted: it stopped within it, and is in no batch any more."""
+    """Whether it stopped within its last speculative step: it keeps fewer tokens than that step accepted."""
     stashed: bool = True
-    """The last chunk was handed to the cache, as SGLang's scheduler does before the next one."""
+    """Whether the last chunk was handed to the cache, as SGLang's scheduler does before the next chunk."""
     published: bool = False
-    """The prompt was handed to the cache, as SGLang's scheduler does before the first decode step."""
+    """Whether the prompt was handed to the cache, as SGLang's scheduler does before the first decode step."""
 
 
 @dataclass(eq=False)
@@ -89,7 +89,7 @@ class Flight:
     drafted: dict[str, Run] = field(default_factory=dict)
     chunks: dict[str, Run] = field(default_factory=dict)
     reads: list[tuple[int, int]] = field(default_factory=list)
-    """Rows and how many positions of each it reads."""
+    """The rows that it reads, each with the number of positions."""
 
 
 @dataclass(eq=False)
@@ -113,7 +113,7 @@ class SchedulerState:
         self._page_keys: dict[str, int] = {}
 
     def ids(self, tokens: Tokens, made_up: int) -> list[int]:
-        """Token ids for a sequence; those of a page key are made up from `made_up` on, the same for the same key."""
+        """Token ids for a sequence. The ids for a page key are made up, from `made_up` on; equal keys get equal ids."""
         size = self.config.page_size
         ids: list[int] = []
         for page in tokens.pages:
@@ -146,7 +146,7 @@ class SchedulerState:
         return found
 
     def check_submit(self, req: str, elements: list[Element], session: str | None) -> Tokens:
-        """The tokens of a request that may come in. Whether a session takes a turn is the engine's to say."""
+        """The tokens of a request that may be submitted. The engine decides whether a session takes a turn."""
         if req in self.entries:
             raise Refusal("OP-1", f"there is a request {req} already")
         try:
@@ -239,7 +239,7 @@ class SchedulerState:
             )
 
     def check_verify(self, req: str, accepted: int, kept: int) -> tuple[Entry, Run]:
-        """A request whose speculative step may be verified so."""
+        """A request whose speculative step may be verified with these counts."""
         entry, run = self.running(req)
         if not run.verifiable:
             raise Refusal("SPEC-1", f"{req} has no completed speculative launch to verify")
@@ -314,7 +314,7 @@ class SchedulerState:
                 due.pop(entry.name, None)
 
     def leave(self, entry: Entry, *, finished: bool) -> None:
-        """A request is gone; with `finished` its tokens are its session's history from now on."""
+        """A request is gone. With `finished` its tokens become its session's history."""
         del self.entries[entry.name]
         if entry.session is not None:
             chat = self.chats[entry.session]

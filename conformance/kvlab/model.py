@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 
 VOCABULARY = 508
-"""Token ids below it are words; the four above it are special."""
+"""Token ids below this are words; the four ids from here on are special."""
 
 TIE = 1e-3
-"""Two logits that differ by less are a tie: another order of the same sums may take the other token."""
+"""Two logits that differ by less are a tie: with another order of the same sums the other token may win."""
 
 
 class Answer(msgspec.Struct):
@@ -25,9 +25,9 @@ class Answer(msgspec.Struct):
     rid: str
     prompt: list[int]
     output: list[int]
-    """As far as it was delivered."""
+    """The answer, as far as it was delivered."""
     asked: int = 0
-    """Tokens that the request asked for; 0 if it was aborted, so that any number may be delivered."""
+    """The number of tokens that the request asked for; 0 if it was aborted, and any number may be delivered."""
 
 
 class Difference(msgspec.Struct):
@@ -35,11 +35,11 @@ class Difference(msgspec.Struct):
 
     rid: str
     position: int
-    """In prompt and answer, in tokens."""
+    """Its position in prompt and answer, in tokens."""
     expected: int
     found: int
     gap: float
-    """Between the two logits."""
+    """The difference between the two logits."""
 
 
 def sharp_model(head_dim: int = 64) -> Any:
@@ -88,7 +88,7 @@ def make(folder: str, head_dim: int) -> None:
 
 
 def differences(model: Any, answers: list[Answer]) -> list[Difference]:
-    """The answers with a token that one pass over prompt and answer would not have given; ties are none."""
+    """The answers with a token that one pass over prompt and answer would not have given. A tie is no difference."""
     torch = importlib.import_module("torch")
     found = []
     for answer in answers:
@@ -107,7 +107,7 @@ def _first(answer: Answer, logits: Any) -> Difference | None:
     for index, (expected, token) in enumerate(zip(logits.argmax(-1).tolist(), answer.output, strict=True)):
         if expected != token:
             gap = float(logits[index][expected] - logits[index][token])
-            # After a tie the rest of an answer follows another token, and says nothing.
+            # After a tie the answer may go on from the other token: its rest proves nothing.
             return None if gap < TIE else Difference(answer.rid, len(answer.prompt) + index, expected, token, gap)
     return None
 

@@ -1,4 +1,4 @@
-"""The device manager: page identities only on the device, nothing read back."""
+"""The device manager: page numbers exist only on the device, and are never read back."""
 
 from kvcuda.device_manager import DeviceManager
 from kvcuda.manager import Manager

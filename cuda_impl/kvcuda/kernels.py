@@ -84,7 +84,7 @@ def mark_pages(
     TWICE: tl.constexpr,
     BOUNDS: tl.constexpr,
 ) -> None:
-    """Debug mode: mark the live pages as used (1) or free (0), and note a fault where they were so before."""
+    """Debug mode: mark the live pages as used (1) or free (0). A page that was so already is a fault."""
     inside = (page >= 1) & (page <= num_pages)
     note_fault(fault, BOUNDS, row, page, live & (inside == 0))
     known = live & inside
@@ -161,12 +161,12 @@ def extend_kernel(
     """Write the rows of a prefill batch. Grid: (jobs, blocks of `BLOCK` tokens in the longest job).
 
     An extend job gives slots to positions [start, end): first in the page that `start` cuts, which is in the row
-    already, then in pages from the ring, behind those of the jobs before it. A copy job writes positions [start, end)
+    already, then in pages from the ring, after those of earlier jobs. A copy job writes positions [start, end)
     of a fresh row from the pages that it matched in the prefix store.
     """
     job = tl.program_id(0)
     entry = words + FIELDS + job * FIELDS
-    # The words are far away: all are read at once.
+    # Reading words takes long, so all are read at once.
     row = tl.load(entry)
     start = tl.load(entry + 1)
     end = tl.load(entry + 2)

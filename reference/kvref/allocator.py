@@ -37,7 +37,7 @@ class TokenAllocator:
         return len(self._recycled) + self.num_pages + 1 - self._next_unused
 
     def short_of(self, count: int) -> int:
-        """The shortage of pages for `count` free ones."""
+        """The shortage if `count` free pages are needed."""
         return max(0, count - self.available)
 
     def pages_missing(self, held: int, length: int) -> int:
@@ -86,7 +86,7 @@ class TokenAllocator:
         self._freed.extend(pages)
 
     def drain_freed(self) -> list[int]:
-        """The pages freed since the last call, in order: an operation's answer is its actual frees."""
+        """The pages freed since the last call, in order, so that an operation answers with its actual frees."""
         freed = self._freed
         self._freed = []
         return freed

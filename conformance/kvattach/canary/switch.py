@@ -18,7 +18,7 @@ PERTURBATIONS = ("table", "stale", "token", "used", "unused", "copy")
 
 
 class CanarySwitchError(ValueError):
-    """The variable says something else; the message is one line."""
+    """The variable has an unknown value; the message is one line."""
 
 
 class Setting(NamedTuple):

@@ -1,7 +1,7 @@
 """Hooks into transformers' continuous batching: memory events of its ledger, block tables, and read and write indices.
 
-A batch is reported with the slots that its indices name, wherever these are not those of the request's own table. The
-engine counts references of shared blocks only: a block that is in no list has one.
+A batch is reported as positions of its requests' tables. Where its indices name other slots, these slots are reported.
+The engine counts references of shared blocks only: a block without a count has one.
 """
 
 import logging
@@ -43,7 +43,7 @@ class Mapped(Run):
         super().__init__(f"{request}.{launches}", block_size)
         self.request = request
         self.pages: list[int] = []
-        """The blocks of its table, as they were reported last."""
+        """The blocks of its table, as last reported."""
 
 
 class Attached:
@@ -139,14 +139,14 @@ class Attached:
             self._learns(self._allocator, state.request_id, state.initial_tokens + state.generated_tokens)
 
     def _learns(self, allocator: Any, request: str, tokens: list[int], *_: Any) -> None:
-        """These tokens of a request are known, and what changes from now on changes for it."""
+        """Note the known tokens of a request. The next changes of the ledger are for this request."""
         if allocator is self._allocator:
             self._who = self._run(request)
             for learnt in self._who.grown(tokens):
                 self.hooks.emit(learnt)
 
     def _mapped(self, _: None, __: None, allocator: Any, request: str, *___: Any) -> None:
-        """Emit what has changed of a request's table."""
+        """Emit the changes of a request's table."""
         if allocator is not self._allocator:
             return
         run, table = self._run(request), allocator.block_table.get(request, [])
@@ -192,7 +192,7 @@ class Attached:
     def _released(self, before: int, frees: bool, ledger: Any, block: int, *_: Any) -> None:
         if ledger is self._ledger:
             assert self._who is not None
-            # A block that had one reference has none now, whatever becomes of it.
+            # A block that had one reference has none now, whether it is free or cached.
             after = 0 if before == 1 else _references(ledger, block)
             for _again in range(before - after):
                 self.hooks.emit(Release(self._who.name, POOL, [block]))
@@ -241,7 +241,7 @@ class Attached:
         return indexed
 
     def _starts(self, inputs: Any, **arguments: Any) -> list[tuple[str, int, int]]:
-        """Each request of the batch, with the tokens that its cache has, and those that it gets."""
+        """Each request of the batch, with the number of its cached tokens and of its new ones."""
         self._reads.clear()
         self._writes.clear()
         batch = [] if inputs.cache is not self._cache else arguments["requests_in_batch"]
@@ -260,7 +260,7 @@ class Attached:
         self.hooks.emit(Begin(self._launches, STREAM, reads, writes))
 
     def _uses(self, run: Mapped, start: int, stop: int, slots: list[int]) -> list[Use]:
-        """The slots for positions `start` to `stop` of a request: by its table, or as they are."""
+        """The uses for positions `start` to `stop` of a request: of its table, or of `slots` if they are not in it."""
         size, stride, pages = self._size, self._stride, run.pages
         if -(-stop // size) <= len(pages) and slots == [
             pages[at // size] * stride + at % size for at in range(start, stop)
@@ -287,7 +287,7 @@ class Attached:
             self._count()
 
     def _prepared(self, _: None, launches: bool, processor: Any) -> None:
-        # A loop that waits looks for requests ten times a second.
+        # The waiting loop comes here ten times a second: only the first time is reported.
         if processor.cache is self._cache and not launches and not processor.has_pending_requests():
             if self._reported != self.hooks.events:
                 self.hooks.emit(Idle())
@@ -311,7 +311,7 @@ class Attached:
 
 
 def _references(ledger: Any, block: int, *_: Any) -> int:
-    """The references of a block, as the ledger counts them: one, unless it says otherwise."""
+    """The references of a block: none if it is only cached, the ledger's count if it has one, else one."""
     return 0 if block in ledger.cached_blocks else int(ledger.shared_ref_counts.get(block, 1))
 
 
@@ -339,10 +339,10 @@ class _Names(dict[int, int]):
 
 
 def _not_hooked(processor: Any) -> str:
-    """The first thing of this configuration that the hooks do not follow; empty if they follow all."""
+    """The first feature of this configuration that the hooks do not cover; empty if they cover all."""
     cache = processor.cache
     if list(cache.cache_allocators) != ["full_attention"]:
-        return "layers that are no full attention"
+        return "layers without full attention"
     if processor.use_async_batching:
         return "asynchronous batching"
     if processor.offloading_manager._cpu_pool is not None:

@@ -1,7 +1,7 @@
-"""Recurrent states under drafts: a state for each token that is verified, and copies of those that are accepted.
+"""Recurrent states with draft tokens: a state for each token that is verified, and copies of the accepted states.
 
 Workers keep a request's state in the last `1 + drafts` blocks of its table (`v1/worker/mamba_utils.py`, mode `align`).
-A pass reads the state behind the tokens that were accepted last, and writes one behind each token that it verifies.
+A pass reads the state after the tokens that were accepted last, and writes one after each token that it verifies.
 Before it, the state is copied where the window of these blocks has moved on. After it, the accepted state at a block's
 border is copied to the block that ends there, whose name the scheduler publishes.
 """
@@ -14,25 +14,25 @@ from kvspec.memory.events import Use
 
 
 class Move(NamedTuple):
-    """The part of a pass that is for one request; in tokens."""
+    """One request's part of a pass, in tokens."""
 
     start: int
     """The number of tokens that its state has seen."""
     tokens: int
     """Tokens of the pass."""
     drafts: int
-    """Its last ones, which are verified."""
+    """The last tokens of the pass, which it verifies."""
     accepted: int
-    """The number of these that are right, and one more."""
+    """The number of right drafts, plus one."""
 
 
 class _Window(NamedTuple):
     """The blocks that a request's running states are in."""
 
     column: int
-    """The first one."""
+    """The index of the first of these blocks."""
     accepted: int
-    """So many of its states are right; the last of them is the one to go on from."""
+    """The number of right states in it. The next pass goes on from the last of them."""
 
 
 class Moves:
@@ -47,7 +47,7 @@ class Moves:
         self.after: list[tuple[Use, Use]] = []
 
     def add(self, run: Run, group: Group, move: Move) -> None:
-        """The states of one group of a request."""
+        """Add the uses of the states of a request's group."""
         start, size = move.start, group.size
         column = -(-(start + move.tokens) // size) - 1
         window = self._windows.get(run.table(group), _Window((start - 1) // size, 1))
@@ -89,7 +89,7 @@ class States:
         self._windows: dict[str, _Window] = {}
 
     def clear(self) -> None:
-        """A new scheduler."""
+        """Forget all states: there is a new scheduler."""
         self._windows.clear()
 
     def move(self, id: str, groups: list[Group], runs: Mapping[str, Run], moves: Mapping[str, Move]) -> Moves:

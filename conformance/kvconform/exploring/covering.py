@@ -1,13 +1,13 @@
 """Walks through the states of a scope that cover each transition, or each two that follow each other.
 
-A walk begins in an empty system. Where something is left to be covered it is next; elsewhere the walk goes the shortest
-way to the nearest place where something is, and it ends when there is none. So its last step is in no other walk: the
-ones before it did not cover it, and none after it comes to where it leads. The fewest operations are those of a rural
-postman on one-way streets who may begin anew; this greedy way takes somewhat more.
+A walk begins in an empty system. If its place has an uncovered step, the walk takes it. If not, it goes the shortest
+way to the nearest place that has one, and ends if there is no such place. So the last step of a walk is in no other
+walk: earlier walks did not cover it, and later ones never come to the place that it leads to. To find the fewest
+operations is a rural postman problem in a directed graph, with restarts. This greedy way takes somewhat more.
 
-A transition is an operation that the scope allows in a state, whether it is carried out or must be refused. Left out is
-what no vector can ask for, since the implementation chooses: the eviction of one of several pages that may leave, a
-cursor that moves less far than it may, a state that the store takes from its holder.
+A transition is an operation that the scope allows in a state, whether it is carried out or must be refused. Choices of
+the implementation are left out, since no vector can ask for them: the eviction of one of several pages that may leave,
+a cursor that moves less far than it may, a state that the store takes from its holder.
 """
 
 from collections import deque
@@ -27,7 +27,7 @@ from kvspec.model.hybrid import furthest_cursor
 from kvspec.model.state import State
 
 Targets = list[list[int]]
-"""For each place, where its steps lead. Walks begin in the first one."""
+"""For each place, the places that its steps lead to. Walks begin in the first place."""
 
 
 class Cover(NamedTuple):
@@ -35,9 +35,9 @@ class Cover(NamedTuple):
 
     scope: str
     without: tuple[str, ...] = ()
-    """Optional operations of the scope that do not happen."""
+    """Optional operations of the scope that are left out."""
     pairs: bool = False
-    """Each two transitions of which one follows the other, and not only each one."""
+    """Cover each pair of successive transitions, not only each transition."""
 
     @property
     def name(self) -> str:
@@ -47,7 +47,7 @@ class Cover(NamedTuple):
     @property
     def what(self) -> str:
         """The same in words."""
-        what = "each two transitions of which one follows the other" if self.pairs else "each transition"
+        what = "each pair of successive transitions" if self.pairs else "each transition"
         without = f", without {', '.join(self.without)}" if self.without else ""
         return f"{what} in the scope {self.scope} ({SCOPES[self.scope].about}{without})"
 
@@ -65,7 +65,7 @@ COVERS = (
     Cover("chunks", ("abort", "cache_unfinished", "evict", "retract"), pairs=True),
     Cover("recurrent-states", ("abort", "cache_unfinished", "evict", "preempt", "retract"), pairs=True),
 )
-"""Covered in at most 100,000 operations each, and pairs in 10,000; what is left out of a scope makes it fit."""
+"""Each is covered in at most 100,000 operations, pairs in 10,000. The operations left out make that possible."""
 
 
 class Graph(NamedTuple):
@@ -90,9 +90,9 @@ def walks_of(cover: Cover) -> list[list[Operation[Any]]]:
 
 
 def _numbered(op: Operation[Any], flights: list[int], *, refused: bool) -> Operation[Any]:
-    """A launch with the smallest number that is free on this walk, as the oldest that completes has it.
+    """The operation with this walk's launch number: the smallest free one to launch, the oldest to complete.
 
-    States that differ in those numbers only are one, so the operation may have been found under others.
+    States that differ only in launch numbers count as one, so the operation may have been found with other numbers.
     """
     if isinstance(op, Launch):
         free = next(number for number in count(1) if number not in flights)
@@ -127,14 +127,14 @@ def graph(scope: Scope) -> Graph:
                 numbers[name] = len(numbers)
                 unseen.append(after)
             steps.append((numbers[name], move))
-        steps.sort(key=lambda step: step[0] != here)  # what changes nothing costs one operation, here and now
+        steps.sort(key=lambda step: step[0] != here)  # first the steps that change nothing: one operation each
         found.moves.append([move for _, move in steps])
         found.targets.append([target for target, _ in steps])
     return found
 
 
 def _can_be_asked(state: State, op: Operation[Any]) -> bool:
-    """Whether an implementation that does just what it is asked answers as this operation is answered."""
+    """Whether the request alone determines this answer, for an implementation that does just what it is asked."""
     match op:
         case Evict():
             asked = op.n, op.window, op.states
@@ -151,7 +151,7 @@ def _evictions(state: State) -> Iterator[Evict]:
 
 
 def in_pairs(targets: Targets) -> Targets:
-    """The same walks between other places: those that have the same last step are one, after the first."""
+    """The same walks, with steps as places: a walk is at the place of its last step, and at first in place 0."""
     numbers: dict[tuple[int, int], int] = {}
     for place, leading in enumerate(targets):
         for step in range(len(leading)):
@@ -161,10 +161,10 @@ def in_pairs(targets: Targets) -> Targets:
 
 
 def walks(targets: Targets) -> Iterator[list[int]]:
-    """Walks that take all steps of all places; which step each takes of its place, one after the other."""
+    """Walks that together take all steps of all places. A walk lists, in order, which step of its place it takes."""
     left = [[*range(len(leading))][::-1] for leading in targets]
     spent: set[int] = set()
-    """Places from which nothing that is left can be reached."""
+    """Places from which no uncovered step can be reached."""
     while (way := _nearest(targets, left, spent, 0)) is not None:
         place, walk = 0, list[int]()
         while way is not None:
@@ -179,7 +179,7 @@ def walks(targets: Targets) -> Iterator[list[int]]:
 
 
 def _nearest(targets: Targets, left: list[list[int]], spent: set[int], place: int) -> list[int] | None:
-    """The shortest way from a place to one where a step is left; if there is none, what was searched is spent."""
+    """The shortest way from a place to one with an uncovered step. If there is none, all searched places are spent."""
     came: dict[int, tuple[int, int] | None] = {place: None}
     unseen = deque([place])
     while unseen:

@@ -1,4 +1,4 @@
-"""A trace as text: one event after the other, and beside each the holders of pages, rows and slots after it."""
+"""A trace as text: the events in order, and beside each the holders of pages, rows and slots after it."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -75,7 +75,7 @@ class _Map:
         self._margin = max(4, *(len(str(moment.number)) for moment in shown)) + 2
 
     def _chosen(self) -> list[Part]:
-        """As many parts as fit, the most interesting ones, in the order of their numbers."""
+        """The most interesting parts, as many as fit, in the order of their numbers."""
         ranked = sorted(
             (rank, place, by_number(number), Part(pool, number))
             for place, pool in enumerate(self._names)
@@ -88,7 +88,7 @@ class _Map:
         return sorted(chosen, key=lambda part: by_number(part.number))
 
     def lines(self) -> Iterator[Text]:
-        """The head, one event after the other, and the legend of the signs."""
+        """The head, the events, and the legend of the signs."""
         if self._pools:
             names = [f"{pool:<{self._room(pool)}}" for pool in self._pools]
             yield Text(self._row("", names, "").rstrip(), "dim")

@@ -1,4 +1,4 @@
-"""Words that reports and the command line share, and a rule as it is printed."""
+"""Wording that reports and the command line share, and the printing of a rule."""
 
 import textwrap
 from collections.abc import Iterable
@@ -33,17 +33,17 @@ def pull_requests(numbers: Iterable[str]) -> str:
 
 
 def printable(text: str) -> str:
-    """Names come from files: no control character of theirs reaches a terminal."""
+    """Text with its control characters escaped: names come from files, and are printed on a terminal."""
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def counted(number: int, noun: str) -> str:
-    """So many of something: `1 rule`, `1,587 times`."""
+    """A number with its noun: `1 rule`, `1,587 times`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def filled(text: str, width: int, first: str = "", further: str = "") -> str:
-    """Text in lines of `width` columns, each after its indentation. No word is broken; a longer one stands out."""
+    """Text wrapped at `width` columns. `first` indents the first line, `further` the others. No word is broken."""
     return textwrap.fill(
         text,
         max(width, len(further) + 24),

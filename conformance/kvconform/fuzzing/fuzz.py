@@ -27,10 +27,10 @@ from kvconform.vectors.runner import Counterexample, Factory, try_out
 from kvspec.events import Config, Operation, Snapshot
 
 STEPS = (80, 160, 320)
-"""Proposals in a run: short runs begin anew more often, in long ones more comes together."""
+"""Operations proposed in a run. Short runs start afresh more often; long runs combine more."""
 
 CHOICE = 4
-"""Runs that are drawn if the coverage so far is known; one of them is carried out."""
+"""Runs that are drawn if there is a coverage to choose by; one of them is carried out."""
 
 NOT_REPEATABLE = (
     "It did not show again when the same operations were tried again: the implementation is not repeatable."
@@ -41,7 +41,7 @@ class Kind:
     """Failures of the same kind: the same rule or exception, at the same operation."""
 
     def __init__(self, failure: Failure) -> None:
-        """The first one."""
+        """The first failure of its kind."""
         self.failure = failure
         self.count = 1
 
@@ -51,7 +51,7 @@ class Budget(NamedTuple):
 
     seconds: float = float("inf")
     operations: float = float("inf")
-    """Unlike seconds these are the same on a busy machine."""
+    """Unlike seconds, this limit gives the same result on a busy machine."""
 
 
 class Fuzzed(NamedTuple):
@@ -61,7 +61,7 @@ class Fuzzed(NamedTuple):
     seconds: float
     """Until the time was up, or something broke."""
     kinds: list[Kind]
-    """Failures, in the order in which they first occurred."""
+    """Kinds of failures, in the order in which they first occurred."""
 
     @property
     def failure(self) -> Failure | None:
@@ -70,7 +70,7 @@ class Fuzzed(NamedTuple):
 
 
 Progress = Callable[[Tally, float], object]
-"""Is given the tally and the seconds after each run."""
+"""Receives the tally and the seconds after each run."""
 
 
 def fuzz(factory: Factory, budget: Budget, seed: int, progress: Progress) -> Fuzzed:
@@ -90,7 +90,7 @@ def fuzz(factory: Factory, budget: Budget, seed: int, progress: Progress) -> Fuz
 def fuzz_on(
     carried_out: Iterator[tuple[Tally, float]], budget: Budget, progress: Progress, baseline: Baseline
 ) -> Fuzzed:
-    """Take all `runs`, also after failures, which end a run. Baseline findings are counted."""
+    """Carry out all runs. A failure ends only its own run. Findings of the baseline are only counted."""
     tally = Tally()
     elapsed = 0.0
     kinds: dict[object, Kind] = {}
@@ -107,7 +107,7 @@ def fuzz_on(
                 known = kinds.setdefault((cause, during), Kind(tally.failure))
                 known.count += known.failure is not tally.failure
             tally.failure = None
-            # The failures are shortened within the same time.
+            # The rest of the time is for shortening the failures.
             if elapsed >= budget.seconds - min(len(kinds) * SECONDS, budget.seconds / 4):
                 break
     return Fuzzed(tally, elapsed, list(kinds.values()))
@@ -116,9 +116,9 @@ def fuzz_on(
 def runs(
     factory: Factory, budget: Budget, seed: int, coverage: Coverage | None = None
 ) -> Iterator[tuple[Tally, float]]:
-    """The tally and the seconds so far, after each run; the failure of a run is in the tally.
+    """The tally and the seconds so far, after each run. A run's failure is in the tally.
 
-    With `coverage` each run is of a kind that has reached little yet, and its events are noted there.
+    With `coverage` each run is of a kind that has reached little so far. The events that it reaches are noted there.
     """
     start = time.monotonic()
     tally, lacking, vectors = Tally(), lacks(factory), corpus.beginnings(seed)
@@ -132,7 +132,7 @@ def runs(
         if needs_of_config(drawn.config) & lacking:
             continue
         before = Counter[str]() if coverage is None else tally.reached.copy()
-        # A failure is in the tally, complete.
+        # The tally has all of the failure.
         run = None
         with contextlib.suppress(RuleBroken, ImplementationFailed):
             run = Run(factory, drawn, lacking, tally)
@@ -146,7 +146,7 @@ def runs(
             coverage.note(kind_of(drawn), tally.reached - before)
         yield tally, time.monotonic() - start
         if run is None and not tally.steps:
-            return  # an implementation that cannot be made draws no operations
+            return  # the implementation cannot be made: no operation was drawn
         if tally.steps >= budget.operations or time.monotonic() - start >= budget.seconds:
             return
 

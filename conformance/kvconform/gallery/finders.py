@@ -31,9 +31,9 @@ from kvspec.events import Config, Snapshot
 REPLAY_RUNS = 100
 """Runs of replayed traffic for one defect."""
 SYNTHETIC_MARK = " *"
-"""Stands behind the name of a synthetic defect in the table."""
+"""Follows the name of a synthetic defect in the table."""
 SHRUNK_VECTORS = 3
-"""Vectors, of those that find a defect, whose finding is shortened."""
+"""The number of vectors whose finding of a defect is shortened."""
 
 
 class Shown(NamedTuple):
@@ -46,7 +46,7 @@ class Shown(NamedTuple):
 
     @property
     def rule(self) -> str:
-        """The id of the rule that it is blamed on, or the exception where the implementation fails."""
+        """The id of the rule that is blamed, or the exception if the implementation failed."""
         return rule_of(self.counterexample)
 
     @property
@@ -58,12 +58,12 @@ class Shown(NamedTuple):
 
     @property
     def events(self) -> int:
-        """Operations, without the snapshot that may stand at the end."""
+        """The number of operations, without snapshots."""
         return sum(not isinstance(op, Snapshot) for op in self.counterexample.operations)
 
 
 class FoundByVector(NamedTuple):
-    """A vector that a defect does not survive."""
+    """A vector that finds a defect."""
 
     vector: Vector
     rule: str
@@ -77,7 +77,7 @@ class FoundByFuzzing(NamedTuple):
     seconds: float
     operations: int
     shown: Shown | None
-    """As short as it gets; `None` if nothing was found."""
+    """Shortened as far as possible; `None` if nothing was found."""
 
 
 class Specimen(NamedTuple):
@@ -86,17 +86,16 @@ class Specimen(NamedTuple):
     bug: Bug
     vectors: list[FoundByVector]
     fuzzed: FoundByFuzzing | None
-    """`None` for a defect of the scheduler, which vectors and fuzzing do not have, and where nothing was fuzzed."""
+    """`None` if the defect was not fuzzed, or is one of the scheduler, which vectors and fuzzing do not use."""
     replayed: Replayed | None
     """`None` for a defect that traffic does not reach."""
     shortest: Shown | None
     by_memory_model: Counter[str]
-    """For each rule of the memory model, the vectors in which the memory checker alone finds the defect, by it
-    first."""
+    """Rule of the memory model -> how many vectors show the defect to the memory checker alone, by this rule first."""
 
     @property
     def is_found(self) -> bool:
-        """Whether everything that applies found it, and blamed its rule."""
+        """Whether each search that applies found it, and blamed one of its rules."""
         by_replay = self.replayed is None or (
             self.replayed.shown is not None and rule_of(self.replayed.shown) in self.bug.rules
         )
@@ -138,7 +137,7 @@ def find_by_vectors(bug: Bug, vectors: Sequence[Vector]) -> list[FoundByVector]:
 def find_by_memory_model(bug: Bug, vectors: Sequence[Vector]) -> Counter[str]:
     """How many vectors show a defect to the memory checker alone, by the rule that is broken first.
 
-    Of vectors that set how launches read rows, only those where they read until they complete, as the checker assumes.
+    The checker assumes that launches read rows until they complete. Vectors that set this otherwise are left out.
     """
     found, lacking = Counter[str](), lacks(bug.factory) | {"rows_at_launch", "rows_in_order"}
     for vector in vectors:
@@ -177,7 +176,7 @@ def find_by_fuzzing(bug: Bug, budget: Budget, seed: int) -> FoundByFuzzing:
 def shortest_without_fuzzing(
     bug: Bug, vectors: Sequence[Vector], seed: int
 ) -> tuple[list[FoundByVector], Shown | None]:
-    """The vectors that find a defect, and the shortest trace of it in them; of a scheduler's defect one of traffic."""
+    """The vectors that find a defect, and its shortest trace in them or, for the scheduler's defects, in traffic."""
     if bug.is_of_scheduler:
         return [], _shortest_of_traffic(bug, replay(bug, REPLAY_RUNS, seed))
     found = find_by_vectors(bug, vectors)
@@ -195,7 +194,7 @@ def _shortened(bug: Bug, found: Sequence[FoundByVector]) -> list[Shown | None]:
 
 
 def _shortest(bug: Bug, candidates: Sequence[Shown | None]) -> Shown | None:
-    """The shortest that is blamed on a rule of the defect."""
+    """The shortest candidate that blames a rule of the defect."""
     right = [shown for shown in candidates if shown is not None and shown.rule in bug.rules]
     return min(right, key=lambda shown: shown.events, default=None)
 
@@ -245,10 +244,10 @@ def show_table(console: Console, specimens: Sequence[Specimen]) -> None:
     found = sum(one.is_found for one in specimens)
     console.print(
         "vectors: how many find it. fuzzing: seconds and operations until it was found. replay: requests until it was "
-        "found. events: operations of the shortest trace. A rule is named where another one is blamed. memory model: "
-        "the vectors in which the memory checker alone finds it, without any rule of the other columns.",
+        "found. events: operations of the shortest trace. A rule is named where it is not one of the defect's own. "
+        "memory model: the vectors in which the memory checker alone finds it, without the rules of the other columns.",
         f"{SYNTHETIC_MARK.strip()} synthetic: {SYNTHETIC}.",
-        f"{found} of {len(specimens)} defects are found by all that applies, "
+        f"{found} of {len(specimens)} defects are found by every search that applies, "
         f"{sum(bool(one.by_memory_model) for one in specimens)} by the memory checker alone.",
         *_operations_needed(specimens),
         sep="\n",

@@ -1,4 +1,4 @@
-"""One length, one set of numbers, or what one state slot has, held against what is due."""
+"""Compares one length, one set of numbers, or the content of one state slot with the expected one."""
 
 from kvconform.oracle.notes import NotedState
 from kvconform.oracle.runs import merged, without
@@ -48,7 +48,7 @@ def check_length(
     wrong: Wrong | None = None,
     who: str = "",
 ) -> None:
-    """Compare one length, in tokens; `wrong` is what it is the length of, `who` the holder in a snapshot."""
+    """Compare one length, in tokens. `wrong` are the numbers that have it, `who` is the holder in a snapshot."""
     if observed is None:
         not_reported(state, rule, field)
     elif observed != expected:
@@ -61,7 +61,7 @@ def check_length(
 def check_set(
     state: NotedState, rule: str, field: str, expected: Runs | None, observed: Runs | None, name: str = ""
 ) -> None:
-    """Compare a set of numbers of a pool, by its field in a snapshot; `name` is what it is called."""
+    """Compare a set of numbers of a pool. `field` is its field in a snapshot, `name` its name in a finding."""
     name, expected = name or WORDS[field], expected or ()
     if observed is None or state.virtual_page:
         not_reported(state, rule, field if observed is None else "pages")
@@ -80,7 +80,7 @@ def check_set(
 
 
 def check_content(state: NotedState, record: int, slot: int, length: int, what: str) -> None:
-    """Rule DATA-2 for a slot of a record that is used for its state after `length` tokens; `what` is what for."""
+    """Check DATA-2: a slot of a record is used as its state after `length` tokens. `what` names the use."""
     has = has_state(state, record, slot, length)
     if has is False:
         held = state.state_content.get(slot)
@@ -93,6 +93,6 @@ def check_content(state: NotedState, record: int, slot: int, length: int, what: 
 
 
 def other_state(what: str, slot: int, length: int, expected: int | None, observed: object) -> Violation:
-    """Rule DATA-2 is broken: a slot has another state than it is used for."""
+    """The violation of DATA-2 by a slot that does not have the state that it is used for."""
     what = f"{what} state slot {slot}, which does not have the state after {length} tokens"
     return Violation("DATA-2", what, expected=expected, observed=observed, part="states_from")

@@ -47,7 +47,7 @@ def check_traces(
     """Check traces of both levels and report the outcome; the exit status.
 
     `follow` waits for more events at the end of a trace. `first` stops at the first finding. `jobs` traces are checked
-    at a time. `merge` makes one trace of them. `kv_events`: they are recorded KV events.
+    at a time. `merge` checks them as one trace. `kv_events`: the files hold recorded KV events.
 
     Raises:
         InputError: the baseline file cannot be used.
@@ -58,7 +58,7 @@ def check_traces(
     consoles = _consoles(out, forms)
     details = consoles.details
     sources: Sequence[Source] = [Parts(tuple(traces))] if merge else [*map(Events, traces)] if kv_events else traces
-    if len(sources) > 1:  # the findings of all come after their verdicts
+    if len(sources) > 1:  # the findings of all traces are printed after all verdicts
         consoles = consoles._replace(details=Console(quiet=True))
     path: Source
     if jobs > 1 and len(sources) > 1:
@@ -72,7 +72,7 @@ def check_traces(
     if follow:
         forgive()
     elif caught():
-        complain(f"interrupted: {path} and what comes after it is not checked to its end")
+        complain(f"interrupted: {path} and the traces after it are not checked to the end")
     if len(sources) > 1:
         report.findings = merged(report.findings)
         for number, finding in enumerate(report.findings, start=1):
@@ -102,7 +102,7 @@ def _check_many(
     *,
     first: bool,
 ) -> Path:
-    """Check several traces at a time and report them in order; the first that was not checked to its end."""
+    """Check several traces at a time and report them in order. Returns the first one not checked to its end."""
 
     def work(out: Console, path: Path, known: Baseline, one: Report) -> None:
         _check_one(consoles._replace(verdict=out), made(path), known, one, first=first)
@@ -127,14 +127,14 @@ def _check_many(
 
 
 def _never() -> bool:
-    """A reader of any file cannot see that its writer has ended."""
+    """Never true: the reader of an arbitrary file cannot see that its writer has ended."""
     return False
 
 
 def check_growing(out: Console, path: Path, met: Met, ended: Ended) -> Report:
     """Check one trace as it grows, until its writer has ended, and print the outcome.
 
-    `met` is given the first finding of each kind when it is met.
+    `met` receives the first finding of each kind when it occurs.
     """
     report = Report("check", str(path))
     _check_one(Consoles(out, out), path, Baseline(), report, first=False, follow=ended, met=met)
@@ -142,7 +142,7 @@ def check_growing(out: Console, path: Path, met: Met, ended: Ended) -> Report:
 
 
 def report_of(path: Path, baseline: Baseline, described: Described) -> Report:
-    """Check one trace without printing; only an unusable trace is complained of."""
+    """Check one trace without printing anything but an error about an unusable trace."""
     report = Report("check", str(path))
     silent = Console(quiet=True)
     _check_one(Consoles(silent, silent, described=described), path, baseline, report, first=False)

@@ -27,7 +27,7 @@ from kvspec.rules import ALL_RULES
 _vectors = cache(read_vectors)
 
 SHORTENED = 2
-"""Vectors, of those that find a defect, whose finding is shortened."""
+"""The number of vectors whose finding of a defect is shortened."""
 
 
 def vector_pages() -> Iterator[Page]:

@@ -33,16 +33,16 @@ LARGEST = 2**31 - 1
 """The largest size that a configuration may have."""
 
 TOKENS = 1 << 24
-"""Elements that the tokens of a request may have, however few pages they fill."""
+"""The most elements in the tokens of a request, however few pages they fill."""
 
 ALLOWED = 1 << 14
-"""Pages or positions that a file may name without writing them out, in runs or by a count, ..."""
+"""Pages or positions that any file may name without writing them out, in runs or by a count."""
 ALLOWED_A_BYTE = 16
-"""... and so many more for each byte of it that has been read. A page that is written out takes two bytes at least."""
+"""Further ones for each byte read of the file. A page that is written out takes at least two bytes."""
 
 
 def search_seconds(size: int) -> float:
-    """How long the shortest traces of all findings in a file of so many bytes are looked for, in seconds."""
+    """The time limit, in seconds, for finding the shortest traces of all findings in a file of `size` bytes."""
     return 0.5 + size / 10_000
 
 

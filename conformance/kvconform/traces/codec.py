@@ -94,7 +94,7 @@ class TraceReader:
             op = decode_line(_line, path, number, line)
             allowance.read(len(line))
             if type(op) is Expect:
-                raise InputError(path, number, "an expect line belongs into a vector, not into a trace")
+                raise InputError(path, number, "an expect line belongs in a vector, not in a trace")
             if (op.obs is None) == (op.refused is None):
                 reason = "no answer (obs) and no refusal (refused)" if op.obs is None else "both obs and refused"
                 raise InputError(path, number, f"the operation has {reason}")

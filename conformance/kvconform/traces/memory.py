@@ -42,7 +42,7 @@ from kvtrace.header import MemoryHeader
 
 
 class ExpectFinding(msgspec.Struct, tag_field="op", tag="expect", forbid_unknown_fields=True, omit_defaults=True):
-    """The event before it is found to break a rule; a line for each rule that it breaks."""
+    """A rule that the event before this line breaks; there is a line for each rule that it breaks."""
 
     rule: str
     page: Page | None = None
@@ -50,11 +50,11 @@ class ExpectFinding(msgspec.Struct, tag_field="op", tag="expect", forbid_unknown
     code: str | None = None
     """The case of the rule that it is, like `MEM-NAME/unwritten`; `None`: any."""
     holder: str | None = None
-    """The holder that it speaks of; `None`: any, or none."""
+    """The holder that the finding names; `None`: any, or none."""
 
 
 class MemoryStep(NamedTuple):
-    """One event of a vector, the line it stands on, and the findings that it is expected to make."""
+    """One event of a vector, its line, and the findings that are expected of it."""
 
     line: int
     event: MemoryEvent
@@ -110,7 +110,7 @@ class MemoryReader:
         for number, line in self.lines:
             event = _old_line(path, number, line) if old else decode_line(_line, path, number, line)
             if isinstance(event, ExpectFinding):
-                raise InputError(path, number, "an expect line belongs into a vector, not into a trace")
+                raise InputError(path, number, "an expect line belongs in a vector, not in a trace")
             check_numbers(path, number, event)
             check_allowance(path, number, event, line, self.header.pools, allowance)
             yield number, event
@@ -125,8 +125,8 @@ class MemoryReader:
 class HostReader(MemoryReader):
     """Reads the trace of one host of several by itself, as if there were no other.
 
-    Uses of other hosts' memory are left out. Their writes to its own are in other files: a slot without a write in this
-    one may have been written.
+    Uses of other hosts' memory are left out. Other hosts' writes to this host's memory are in other files: a slot
+    without a write in this file may have been written all the same.
     """
 
     def __init__(self, lines: Lines) -> None:
@@ -152,7 +152,7 @@ class HostReader(MemoryReader):
             yield number, event
 
     def _leave_out(self, event: Begin) -> None:
-        """Of a copy to another host the source is read, of one from there the target is written."""
+        """Make a copy to another host a read of its source, and a copy from there a write of its target."""
         copies, event.copies = event.copies, []
         event.reads, event.writes = [*filter(self._has, event.reads)], [*filter(self._has, event.writes)]
         for source, target in copies:
@@ -168,7 +168,7 @@ class HostReader(MemoryReader):
 
 
 def open_trace(path: Path, max_line: int = MAX_LINE, *, follow: Ended | None = None) -> TraceReader | MemoryReader:
-    """Open a trace of either level; with `follow` wait at its end for more, until that is true.
+    """Open a trace of either level. With `follow`, wait at its end for more lines until `follow` is true.
 
     Raises:
         InputError: the file, or its header, cannot be used.
@@ -185,7 +185,7 @@ def open_trace(path: Path, max_line: int = MAX_LINE, *, follow: Ended | None = N
 
 
 def header_of(lines: Lines) -> AnyVersion:
-    """The fields that the header of any file has, from its first line, which stays to be read.
+    """The header fields that all files have, from the first line, which can still be read afterwards.
 
     Raises:
         InputError: the file is empty, or its first line is not a header of a known version and level.
@@ -240,10 +240,10 @@ def read_memory_vector(path: Path, max_line: int = MAX_LINE) -> MemoryVector:
 
 
 def _old_line(path: Path, number: int, line: bytes) -> MemoryEvent | ExpectFinding:
-    """A line of a file of version 1: most have no name that has changed.
+    """Read a line of a file of version 1. Most lines have no name that has changed.
 
     Raises:
-        InputError: it is none.
+        InputError: it is not such a line.
     """
     try:
         return _line.decode(line)
@@ -257,7 +257,7 @@ def _read_header(lines: Lines) -> MemoryHeader:
         seen = decode_line(any_version, path, number, line)
         check_version(path, number, seen)
         if seen.level == "request":
-            raise InputError(path, number, "a file of the request level, where one of the memory level belongs")
+            raise InputError(path, number, "a file of the request level; one of the memory level is expected")
         header = decode_line(_header, path, number, upgraded(line) if seen.kvspec == 1 else line)
         for rule in header.rules:
             if rule not in MEMORY_RULES:
@@ -274,7 +274,7 @@ def check_host(path: Path, number: int, event: MemoryEvent, host: str | None) ->
     """Refuse an event of another host than that of its file.
 
     Raises:
-        InputError: it is.
+        InputError: it is of another host.
     """
     if event.host not in (None, host):
         raise InputError(path, number, f"an event of host {event.host!r} in the file of host {host!r}")
@@ -286,7 +286,7 @@ def check_numbers(path: Path, number: int, event: MemoryEvent) -> None:
     The memory checker checks the numbers of pages.
 
     Raises:
-        InputError: one is.
+        InputError: one is less than 0.
     """
     for name in _NUMBERS.get(type(event), ()):
         value = getattr(event, name)
@@ -304,7 +304,7 @@ _NUMBERS: dict[type[MemoryEvent], tuple[str, ...]] = {
 
 
 LONG = 4096
-"""Bytes of a line above which its names may be so long that their repetitions count."""
+"""Only in lines of more bytes than this can names be so long that their repetitions count."""
 NAME = 512
 """Characters of such a name that cost as much as a page."""
 
@@ -312,10 +312,10 @@ NAME = 512
 def check_allowance(
     path: Path, number: int, event: MemoryEvent, line: bytes, pools: Mapping[str, Pool], allowance: Allowance
 ) -> None:
-    """Refuse an event that names more by runs, or by labels that the file does not spell out, than the file may.
+    """Refuse an event whose runs, or labels that the file does not spell out, name more than the file may.
 
     Raises:
-        InputError: it does.
+        InputError: they name more.
     """
     allowance.read(len(line))
     if type(event) not in _NAMING:

@@ -1,7 +1,7 @@
 """Runs MAX's own scheduler on random requests and aborts: its batches, its cache manager and its compiled pool.
 
-A stand-in for the pipeline runs no model; each token is that which is due. Of a run with a host tier the transfers get
-on when the driver lets them. At the end nothing may be held, and each prompt is served once more.
+A stub replaces the pipeline. It runs no model, and gives each request the token that is due. With a host tier, the
+driver decides when transfers make progress. At the end nothing may be held, and each prompt is served once more.
 """
 
 import queue
@@ -31,7 +31,7 @@ LONGEST = 12
 
 @dataclass(frozen=True)
 class Shape:
-    """How big one run is; lengths in tokens, memory in huge blocks."""
+    """The sizes of one run: lengths in tokens, memory in huge blocks."""
 
     leaves: dict[str, Leaf]
     page_size: int
@@ -50,17 +50,17 @@ class Shape:
     host: int = 0
     """Blocks of each leaf in the host tier; 0: there is none."""
     failures: float = 0.0
-    """How often a load from there fails."""
+    """The probability that a load from the host tier fails."""
     resets: float = 0.0
-    """How often all is forgotten that only the prefix cache has."""
+    """How often the prefix cache forgets all that it alone holds."""
     least: int = 0
     """The shortest piece of a prompt; 0: any."""
     piece: int = 0
     """The longest piece of a prompt in one pass; 0: all that the budget has."""
     every: int = 1
-    """Prompts are computed in every so many passes, while others decode."""
+    """While other requests decode, only every so many passes compute prompts."""
     balanced: bool = False
-    """Whether prompts wait for a replica, and go where most of them is cached."""
+    """Whether a prompt waits for a replica, and goes to the one that has most of it cached."""
 
     @classmethod
     def drawn(cls, rng: random.Random) -> "Shape":
@@ -112,7 +112,7 @@ def _leaves(rng: random.Random, page_size: int) -> dict[str, Leaf]:
 
 @dataclass
 class _Clients:
-    """The clients of one run: what they ask for, and what they are answered."""
+    """The clients of one run: their requests, and the answers to them."""
 
     engine: Engine
     attached: Attached
@@ -151,7 +151,7 @@ class _Clients:
         return self.engine.request.RequestID(name)
 
     def arrive(self) -> None:
-        """Clients ask, or go away."""
+        """Clients send requests, or go away."""
         self.traffic.arriving(self.ask)
         name = self.traffic.aborted(self.shape.aborts)
         if name is not None:
@@ -179,7 +179,7 @@ def run(
     shape: Shape | None = None,
     report: Callable[[Finding], None] = ignored,
 ) -> str:
-    """Drive one scheduler until all its requests have left; the error with which it gave up, or nothing.
+    """Drive one scheduler until all its requests have left. Returns the error with which it gave up, if any.
 
     The same seed gives the same run. `report` takes findings on tokens.
     """

@@ -5,12 +5,12 @@ from kvlab.injection import Defect
 
 
 def defects(engine: Engine) -> list[Defect]:
-    """Twenty of them; those in the compiled pool's own code are out of reach."""
+    """Twenty defects. The code of the compiled pool cannot be changed, so none is in it."""
     return [*_requests(engine), *_content(engine), *_transfers(engine)]
 
 
 def _requests(engine: Engine) -> list[Defect]:
-    """Blocks of requests: who holds them, and for how long."""
+    """Defects in the holding of requests' blocks."""
     group, full = engine.groups.KVGroupCoordinatorInterface, engine.groups.FullKVGroupCoordinator
     window, state = engine.groups.SlidingWindowKVGroupCoordinator, engine.recurrent.RecurrentKVGroupCoordinator
     constructor = engine.constructor.TextBatchConstructor
@@ -59,7 +59,7 @@ def _requests(engine: Engine) -> list[Defect]:
 
 
 def _content(engine: Engine) -> list[Defect]:
-    """Names and states."""
+    """Defects in the names of blocks, and in states."""
     state = engine.recurrent.RecurrentKVGroupCoordinator
     manager, cache = engine.manager.JengaBlockManager, engine.cache.JengaKVCacheManager
     filled = "ctx.tokens.processed_length // self._block_size"
@@ -105,7 +105,7 @@ def _content(engine: Engine) -> list[Defect]:
 
 
 def _transfers(engine: Engine) -> list[Defect]:
-    """Copies between replicas, and to a host tier and back."""
+    """Defects in copies between replicas, and in those to a host tier and back."""
     manager = engine.manager.JengaBlockManager
     return [
         Defect(

@@ -20,7 +20,7 @@ class Outcome(msgspec.Struct):
     """The error that failed it, or why it was skipped."""
     events: int = 0
     found: list[str] = []
-    """Findings, also those that something has caught."""
+    """Findings, also those whose exception the engine or the test caught."""
     problems: list[str] = []
     """Why recording ended."""
 
@@ -39,13 +39,13 @@ class Suite(msgspec.Struct):
     tests: list[str]
     """Files and folders."""
     unreached: list[Listed] = []
-    """They put the engine into a state that no engine reaches."""
+    """Tests that put the engine into a state that no engine reaches."""
     known: list[Listed] = []
-    """They show known issues of the engine."""
+    """Tests that show known issues of the engine."""
 
 
 def read_tests(path: Path) -> dict[str, Outcome]:
-    """The tests of one run, by name; the last line of a test counts, and one that failed stays so."""
+    """The tests of one run, by name. The last line of a test counts, unless an earlier one says that it failed."""
     tests = dict[str, Outcome]()
     for line in path.read_bytes().splitlines() if path.exists() else ():
         test = msgspec.json.decode(line, type=Outcome)
@@ -55,10 +55,10 @@ def read_tests(path: Path) -> dict[str, Outcome]:
 
 
 class Comparison:
-    """A run without kvspec beside one with it."""
+    """A comparison of a run with kvspec and one without it."""
 
     def __init__(self, suite: Suite, without: dict[str, Outcome], beside: dict[str, Outcome]) -> None:
-        """Compare the tests that pass without kvspec; the others say nothing of it."""
+        """Compare the tests that pass without kvspec. The others show nothing about kvspec."""
         known = {name for one in suite.known for name in one.tests}
         listed = known | {name for one in suite.unreached for name in one.tests}
         self.without = Counter(test.outcome for test in without.values())
@@ -68,9 +68,9 @@ class Comparison:
         self.passed = 0
         """Tests that pass in both runs, without a finding."""
         self.unreached = 0
-        """Tests that are listed for a state that no engine reaches, and do not."""
+        """Tests that do not pass, and are listed for a state that no engine reaches."""
         self.known = 0
-        """Tests that are listed for a known issue, and do not."""
+        """Tests that do not pass, and are listed for a known issue."""
         self.wrong: list[str] = []
         """A line for each test that differs and is not listed."""
         met = set[str]()
@@ -86,18 +86,18 @@ class Comparison:
             else:
                 self.wrong.append(line)
         self.stale = sorted(listed - met)
-        """Listed tests that pass, or are not there: their lines can go."""
+        """Listed tests that pass or no longer exist: they can leave the list."""
 
     def lines(self) -> Sequence[str]:
         """The report."""
         return [
             *self.wrong,
-            *(f"{name}: listed, and passes or is not there" for name in self.stale),
+            *(f"{name}: listed, but it passes or no longer exists" for name in self.stale),
             f"Without kvspec {self.without['passed']:,} tests pass, {self.without['failed']:,} fail and "
             f"{self.without['skipped']:,} are skipped. With it {self.passed:,} of those that pass do so without a "
             f"finding; {self.driving:,} tests drove {self.events:,} events.",
-            f"Listed, since no engine gets there: {self.unreached:,}; since they show a known issue: {self.known:,}. "
-            f"Otherwise than without kvspec: {len(self.wrong):,}.",
+            f"Listed for a state that no engine reaches: {self.unreached:,}; for a known issue: {self.known:,}. "
+            f"Other differences between the runs: {len(self.wrong):,}.",
         ]
 
 

@@ -1,4 +1,4 @@
-"""Where the memory of numpy's arrays begins, which is chance otherwise.
+"""Fixes where the memory of numpy's arrays begins, which otherwise depends on chance.
 
 On a CPU jax takes an array without a copy if it begins at a multiple of 64 bytes.
 """
@@ -9,7 +9,7 @@ import numpy
 
 
 def begin_arrays(past: int) -> None:
-    """Have the arrays that `numpy.zeros` makes begin `past` bytes behind a multiple of 64."""
+    """Make the arrays of `numpy.zeros` begin `past` bytes after a multiple of 64."""
     zeros = numpy.zeros
 
     def placed(shape: Any, dtype: Any = float, *args: Any, **named: Any) -> Any:

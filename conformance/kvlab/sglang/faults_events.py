@@ -6,7 +6,7 @@ from kvlab.injection import Defect
 
 
 def in_events() -> list[Defect]:
-    """Seven of them, for 0.5.23."""
+    """Seven defects, for 0.5.23."""
     recorder = importlib.import_module("sglang.srt.mem_cache.events").KVCacheEventRecorder
     store, remove = (recorder, "record_store"), (recorder, "record_remove")
     return [

@@ -1,8 +1,8 @@
 """Ranks of one server with a host tier, each with its own scheduler, pages, tree and transfers, which end at any time.
 
-Rank 0 hands its messages to all, as SGLang's does. A collective is complete when every rank has come to it: of their
-threads one runs at a time, up to its next collective. Launches, with the lengths of the prefixes that were found, must
-be the same on all ranks.
+Rank 0 hands its messages to all ranks, as in SGLang. One rank's thread runs at a time, up to its next collective, which
+is complete when every rank has reached it. Launches must be the same on all ranks, and so must the lengths of the
+prefixes that were found.
 """
 
 import copy
@@ -44,15 +44,15 @@ def _counting() -> set[Any]:
 
 
 class _Globals:
-    """The globals of a rank's process: its device, and the numbers that classes of the engine have come to."""
+    """The globals of a rank's process: its device, and the counters of the engine's classes."""
 
     def __init__(self, classes: set[Any]) -> None:
-        """Those of now."""
+        """Save the globals as they are now."""
         self._counters = {one: one.counter for one in classes}
         self._device = Stream.current, Stream.all
 
     def restore(self) -> None:
-        """Let them be those of the process again."""
+        """Put the saved globals back."""
         for one, counter in self._counters.items():
             one.counter = counter
         Stream.current, Stream.all = self._device
@@ -62,7 +62,7 @@ class Ranks:
     """The ranks' threads, which meet in collectives."""
 
     def __init__(self, count: int) -> None:
-        """So many ranks; none of them runs yet."""
+        """Make `count` ranks; none of them runs yet."""
         self.count = count
         self._turns = Turns()
         self._at: dict[str, tuple[str, Any]] = {}
@@ -71,7 +71,7 @@ class Ranks:
         self._classes = _counting()
 
     def run(self, work: Callable[[int], None]) -> str:
-        """Do the work of each rank; the ranks that wait for each other for ever, or nothing."""
+        """Do the work of each rank. Returns the ranks that wait for each other for ever; empty if there are none."""
         first = _Globals(self._classes)
 
         def begin(rank: int) -> None:
@@ -95,7 +95,7 @@ class Ranks:
             self._turns.close()
 
     def meet(self, name: str, part: Any = None) -> list[Any]:
-        """Called by a rank: wait for all ranks in a collective; the parts of all, by rank."""
+        """Called by a rank: wait for all ranks in a collective. Returns the parts of all, by rank."""
         running, own = self._turns.running, _Globals(self._classes)
         assert running is not None
         rank = running.server
@@ -106,7 +106,7 @@ class Ranks:
 
 
 class _Follower:
-    """The input of a rank but the first one: the messages of that one. Its answers are not sent."""
+    """The input of any rank but the first: the messages of the first rank. Its answers are not sent."""
 
     def __init__(self, ranks: Ranks, rng: random.Random, tokens: Tokens) -> None:
         self._ranks, self._rng, self._tokens = ranks, rng, tokens
@@ -129,7 +129,7 @@ class _Follower:
 
 
 class _Leader:
-    """The first rank's traffic, which the others get, too."""
+    """The first rank's traffic, passed on to the other ranks."""
 
     def __init__(self, ranks: Ranks, traffic: Any) -> None:
         self._ranks, self._traffic = ranks, traffic
@@ -146,7 +146,7 @@ class _Leader:
 
 @contextmanager
 def _collectives(release: Release, ranks: Ranks) -> Iterator[None]:
-    """The collectives of torch, between the threads."""
+    """Torch's collectives, carried out between the ranks' threads."""
     distributed = release.torch.distributed
 
     def all_reduce(tensor: Any, op: Any = None, group: Any = None, **_: Any) -> None:

@@ -4,7 +4,7 @@ from kvlab.injection import Defect
 
 
 def defects() -> list[Defect]:
-    """Fourteen of them, for 0.33.0."""
+    """Fourteen defects, for 0.33.0."""
     from vllm.v1.core.block_pool import BlockPool
     from vllm.v1.core.kv_cache_manager import KVCacheManager
     from vllm.v1.core.sched.scheduler import Scheduler

@@ -4,7 +4,7 @@ from kvlab.injection import Defect
 
 
 def pull_defects() -> list[Defect]:
-    """Fourteen of them, for 0.33.0."""
+    """Fourteen defects, for 0.33.0."""
     from vllm.distributed.kv_transfer.kv_connector.v1.nixl.base_worker import NixlBaseConnectorWorker
     from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_scheduler import NixlPullConnectorScheduler
     from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_worker import NixlPullConnectorWorker
@@ -123,7 +123,7 @@ def pull_defects() -> list[Defect]:
 
 
 def push_defects() -> list[Defect]:
-    """Four of its other one, which pushes."""
+    """Four defects of the other NIXL connector, which pushes."""
     from vllm.distributed.kv_transfer.kv_connector.v1.nixl.push_scheduler import NixlPushConnectorScheduler
     from vllm.distributed.kv_transfer.kv_connector.v1.nixl.push_worker import NixlPushConnectorWorker
 

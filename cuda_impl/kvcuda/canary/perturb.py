@@ -32,7 +32,7 @@ class Perturbation(StrEnum):
 
 
 class PerturbedCanary(Canary):
-    """A canary that injects one fault. The search for a victim waits for the device, unlike a canary."""
+    """A canary that injects one fault. Unlike a plain canary, it waits for the device when it looks for a victim."""
 
     perturbation = Perturbation.TABLE
     after = 0

@@ -1,8 +1,8 @@
 """The tiered engine: requests are matched, prefilled, decoded and released; prefixes are on the device and on the host.
 
-Forward passes run on one stream and are queued before the host has seen the last one complete (overlap). If a page is
-handed on while a pass in flight still uses it, the next pass comes later on the same stream, and a transfer waits for
-that stream.
+Forward passes run on one stream, and are queued before the host has seen the last one complete (overlap). So a page may
+be handed on while a pass in flight still uses it. That is safe: the next pass comes later on the same stream, and a
+transfer waits for that stream.
 """
 
 from hashlib import blake2b
@@ -92,7 +92,7 @@ class TieredEngine:
     def queue_pass(self, names: list[str]) -> int | None:
         """Queue a forward pass over those of the requests that have tokens to compute and room for them.
 
-        Returns its number; `None` if there are none, or `overlap` passes are in flight.
+        Returns its number; `None` if there is no such request, or if `overlap` passes are in flight.
         """
         parts = []
         for name in names if len(self.passes) < self.sizes.overlap else ():
@@ -157,7 +157,7 @@ class TieredEngine:
                 self.leave(part.run.request)
 
     def computed(self, id: int) -> list[tuple[Part, Request]]:
-        """Take in a completed pass. Returns its parts whose requests still run, with these requests."""
+        """Take in a completed pass. Returns the parts whose requests still run, each with its request."""
         parts = self.passes.pop(id)
         self.emit(End(id))
         found = [(part, self.requests[part.run.request]) for part in parts if part.run.request in self.requests]
@@ -308,7 +308,7 @@ class TieredEngine:
         return node.host is not None and not node.moving and not (node.locks and node.device is None) and alone
 
     def store(self) -> bool:
-        """Start the copy of a host page to the storage, if one is not there."""
+        """Start the copy to the storage of a host page that it lacks, if there is one."""
         for node in self.root.below() if self.sizes.storage else ():
             if node.host is not None and not node.moving and node.key not in self.transfers.stored:
                 self.transfers.store(self.new_id(), node)

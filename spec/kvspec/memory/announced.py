@@ -12,7 +12,7 @@ from kvspec.memory.events import Announce, Label
 from kvspec.memory.pages import Meant, PoolState
 
 Found = tuple[str, str | None]
-"""The case of the rule, and the block."""
+"""The broken case of the rule, and the block."""
 Differ = Callable[[Meant, Meant], bool]
 """Whether two contents are known, and are not the same."""
 
@@ -34,7 +34,7 @@ class Tier:
     """Whether a batch is missing."""
     blocks: dict[str, Block] = field(default_factory=dict)
     removed: set[str] | None = None
-    """Blocks that are known no longer since the routers last knew all names; `None`: they never did."""
+    """Blocks that were removed since the routers last knew all names; `None`: they never did."""
 
     def clear(self) -> None:
         """All blocks are removed."""
@@ -54,12 +54,12 @@ class Announced:
         self.numbers: dict[str | None, set[int]] = {}
         """Host -> the numbers of its batches."""
         self.lost: set[str | None] = set()
-        """Hosts of which batches are missing: so they are for tiers that are still to come."""
+        """Hosts with missing batches, which may have announced a tier that is still unknown."""
         self.ignored: set[str | None] = set()
-        """Hosts whose current batch came too late, or came before."""
+        """Hosts whose current batch is ignored: it came too late, or for the second time."""
 
     def announce(self, event: Announce) -> Iterator[Found]:
-        """Check one announcement and apply it; the cases of the rule that it breaks."""
+        """Check one announcement and apply it. Returns the cases of the rule that it breaks."""
         if event.batch is not None:
             yield from self._begin(event.host, event.batch)
         if event.host in self.ignored:
@@ -136,7 +136,7 @@ class Announced:
             tier.blocks[block] = Block(new)
 
     def _compare(self, tier: Tier, pool: PoolState) -> Iterator[Found]:
-        """The routers know all names of a pool, and no others: from now on they do."""
+        """Check that the routers know exactly the names of a pool. From now on they count as doing so."""
         names = {key for key, _ in pool.names}
         for block in sorted(names | tier.blocks.keys()):
             known = tier.blocks.get(block)

@@ -19,7 +19,7 @@ Pages = list[int | str | tuple[int, int]]
 Label = str
 OpId = int | str
 Done = Literal["all", "reads"]
-"""How much of an operation is done; `reads`: it is only known to have read what it reads."""
+"""How much of an operation is done; `reads`: at least its reads are."""
 
 
 class Pool(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -57,7 +57,7 @@ class Use(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, gc=Fal
     holder: str | None = None
     """The holder for whom pages are used; a table has its own. `None`: not reported."""
     at_most: bool = False
-    """An upper bound: what of it is written is not known."""
+    """An upper bound: it is not known which of these slots are written."""
 
 
 class Event(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, tag_field="op", kw_only=True):
@@ -78,7 +78,7 @@ class Referring(Event, kw_only=False):
 
 
 class Take(Referring, tag="take"):
-    """The allocator hands free pages out; what was in them counts no more."""
+    """The allocator hands out free pages. Their old content no longer counts."""
 
 
 class Share(Referring, tag="share"):
@@ -95,7 +95,7 @@ class Release(Referring, tag="release"):
 
 
 class Transfer(Event, tag="transfer", kw_only=False):
-    """References change hands: of pages, or all that `old` has, in a pool or everywhere; then its tables go along."""
+    """References pass from `old` to `new`: those to `pages`, or all in a pool or everywhere, and then tables too."""
 
     old: str
     new: str
@@ -128,7 +128,7 @@ class Drop(Event, tag="drop", kw_only=False):
 
 
 class Map(Event, tag="map", kw_only=False):
-    """A holder's block table names pages from page index `index` on; `labels` say what is meant, as those of a use."""
+    """A holder's block table names pages from page index `index` on; `labels` are the meant content, as in a use."""
 
     table: str
     holder: str
@@ -157,7 +157,7 @@ class Reserve(Event, tag="reserve", kw_only=False):
 class Begin(Event, tag="begin", kw_only=False):
     """An operation is queued: a forward pass, a copy, a transfer, a write of a row.
 
-    On the stream `host` it is done at once. Without a stream it is ordered after what the host has seen only.
+    On the stream `host` it is done at once. Without a stream it is ordered only after what the host has seen.
     """
 
     id: OpId
@@ -165,11 +165,11 @@ class Begin(Event, tag="begin", kw_only=False):
     reads: list[Use] = []
     writes: list[Use] = []
     copies: list[tuple[Use, Use]] = []
-    """Source and target; what is read goes to the target, so that hooks need to know no tokens."""
+    """Source and target. The content of the source goes to the target, so that hooks need not know the tokens."""
     after: list[OpId] = []
     """Operations that it waits for by itself, as a whole or layer by layer."""
     reads_own_writes: bool = True
-    """Whether its reads see its own writes; of a pool that says no they never do."""
+    """Whether its reads see its own writes. In a pool without `reads_own_writes` they never do."""
 
 
 class Wait(Event, tag="wait", kw_only=False):
@@ -182,7 +182,7 @@ class Wait(Event, tag="wait", kw_only=False):
 
 
 class End(Event, tag="end", kw_only=False):
-    """The host has seen an operation complete: it, and all that is ordered before it."""
+    """The host has seen an operation complete, and with it all that is ordered before it."""
 
     id: OpId
     part: Done = "all"
@@ -203,7 +203,7 @@ class Send(Event, tag="send", kw_only=False):
 
 
 class Receive(Event, tag="receive", kw_only=False):
-    """A host receives a message. One of which no sending is reported orders nothing."""
+    """A host receives a message. A message whose sending is not reported orders nothing."""
 
     id: str
 
@@ -237,7 +237,7 @@ class Announce(Event, tag="announce", kw_only=False):
     pool: str | None = None
     """From this event on the routers know the names of all pages of a pool, and no others. `None`: not reported."""
     batch: int | None = None
-    """The number of the batch that begins here, from 0 on without a gap. With 0 an engine begins, and holds nothing."""
+    """The number of the batch that begins here, from 0 on without a gap. At 0 an engine begins that holds nothing."""
 
 
 class Deliver(Event, tag="deliver", kw_only=False):
@@ -262,7 +262,7 @@ class EndHolder(Event, tag="end_holder", kw_only=False):
 
 
 class Idle(Event, tag="idle", kw_only=False):
-    """The engine is idle: only `keepers` may hold anything, or anything of `pools`."""
+    """The engine is idle: only `keepers` may hold pages, of any pool or of those in `pools`."""
 
     keepers: list[str] = []
     pools: list[str] | None = None
@@ -270,7 +270,7 @@ class Idle(Event, tag="idle", kw_only=False):
 
 
 class Count(Event, tag="count", kw_only=False):
-    """The engine's own figures, or its lists: free pages, published ones without references, held ones; references."""
+    """The engine's own counts of pages, or its lists: free, published without references, held; and the references."""
 
     pool: str
     free: int | Pages | None = None
@@ -280,7 +280,7 @@ class Count(Event, tag="count", kw_only=False):
 
 
 class Failed(Event, tag="failed", kw_only=False):
-    """The engine gave up: it is the finding."""
+    """The engine gave up, which is a finding by itself."""
 
     kind: Literal["assertion", "exhausted", "stuck"]
     what: str

@@ -56,7 +56,7 @@ class Holding:
     # References
 
     def take(self, event: events.Take) -> None:
-        """The allocator hands free pages out; what was in them counts no more."""
+        """The allocator hands out free pages. Their old content no longer counts."""
         pool = self.pools[event.pool]
         for page in pool.expand(event.pages):
             padding = page.number in pool.config.padding
@@ -92,7 +92,7 @@ class Holding:
                 self.check_plans(page, None if pin else event.holder)
 
     def transfer(self, event: events.Transfer) -> None:
-        """References change hands; all of them take the tables along."""
+        """References pass to another holder. If all of them do, the tables go with them."""
         for pool in self.pools.values() if event.pool is None else [self.pools[event.pool]]:
             had = [page for page in pool.pages.values() for one, _ in page.references.elements() if one == event.old]
             for page in had if event.pages is None else pool.expand(event.pages):
@@ -180,7 +180,7 @@ class Holding:
         self.wrong[place] = difference
 
     def failed(self, event: events.Failed) -> None:
-        """The engine gave up: it is the finding."""
+        """The engine gave up, which is a finding by itself."""
         self.find(f"MEM-FAILED/{event.kind}")
 
     # Names

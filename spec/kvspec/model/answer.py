@@ -14,7 +14,7 @@ from kvspec.model.records import Part
 from kvspec.tokens import PrefixKey
 
 PoolName = Literal["pages", "window", "states"]
-"""Pages, window pages (20070), state slots (17850). Of a pool that a memory has not, nothing is asked."""
+"""Pages, window pages (20070), state slots (17850). A pool that a memory lacks is never asked for."""
 Needs = Sequence[tuple[str, int]]
 """How many numbers of a pool each request gets."""
 
@@ -24,12 +24,12 @@ class ObservedAnswer(Protocol):
 
     @property
     def chooses(self) -> bool:
-        """Whether nothing was answered, so that all that is free to choose is chosen here."""
+        """Whether there is no answer, so that every free choice is made here."""
 
     def carried_out(self, rule: str = "OP-1", /, *others: str) -> None:
-        """The operation is due by `rule`, and fits: it must not have been refused.
+        """The operation is due by `rule`, and fits: a refusal breaks `rule`.
 
-        If it was, by one of the `others`, that one is broken: what it asks for is there.
+        A refusal by one of the `others` breaks that rule instead: what it asks for is there.
         """
 
     def length(self, part: str, rule: str, due: int, /) -> None:
@@ -39,10 +39,10 @@ class ObservedAnswer(Protocol):
         """A number that is free to choose; `otherwise` if it was not reported."""
 
     def room(self, exact: int, estimate: int, /) -> int:
-        """The pages that must be free: so many, or `estimate` where its engine refuses by that."""
+        """The pages that must be free: `exact`, or `estimate` for an engine that refuses by its estimate."""
 
     def withheld(self, rows: int, /) -> int:
-        """How many of the rows that it may withhold on an engine does, where it refuses that it needs `rows`."""
+        """How many rows the engine goes on withholding, as shown by a refusal of an operation that needs `rows`."""
 
     def given(self, pool: PoolName, needs: Needs, rule: str = "", /) -> dict[str, list[int]]:
         """Free numbers, each given to one request, as many as it needs by `rule` (else PAGE-2, SWA-1, MAMBA-1)."""
@@ -79,7 +79,7 @@ class ObservedAnswer(Protocol):
         staying: Mapping[int, str] | None = None,
         unpublished: Collection[int] = (),
     ) -> None:
-        """The freed numbers of all pools: `pages`, the window sides behind them, and `states`; the store got none."""
+        """The freed numbers of all pools: `pages`, the window sides behind them, and `states`. The store gets none."""
 
     def revived(self, moves: Collection[tuple[int, int]], /) -> None:
         """Window sides of duplicates move to tombstones, in pairs: neither tombstone nor side was freed (SWA-6)."""
@@ -94,7 +94,7 @@ class ObservedAnswer(Protocol):
         """The slots from whose states a prefill batch goes on (DATA-2)."""
 
     def evicted(self, asked: int, /) -> dict[PrefixKey, int]:
-        """The pages that left the store, by their prefixes, where so many were asked for."""
+        """The pages that left the store, by their prefixes, after `asked` pages were asked for."""
 
     def left(self, pool: PoolName, rule: str, asked: int, leaving: list[int], evictable: list[int], /) -> list[int]:
         """The numbers that left the store besides pages: `leaving`, and enough of the `evictable` ones by `rule`."""

@@ -17,7 +17,7 @@ from kvspec.store import ROOT, PrefixStore, Publication
 from kvspec.tokens import PrefixKey, Tokens
 
 WITHHELD = ownership.WITHHELD
-"""Stands in `State.rows` for the record of a row that was let go while a launch still reads it."""
+"""Takes the place of a record in `State.rows` if the row was let go while a launch still reads it."""
 
 
 @dataclass(eq=False, repr=False)
@@ -33,15 +33,15 @@ class State:
     tables: dict[int, list[int]] = field(default_factory=dict)
     next_record: int = 1
     runs: int = 0
-    """Stays in memory so far, of all requests."""
+    """The number of runs so far, of all requests."""
 
     rows: dict[int, int] = field(default_factory=dict)
     """Row -> record that has it, or WITHHELD."""
     may_keep: set[int] = field(default_factory=set)
-    """Free rows that an engine may withhold on, because they were let go under launches some of which are in flight
-    (RACE-1)."""
+    """Free rows that an engine may go on withholding: they were let go during launches, and some of these launches are
+    still in flight (RACE-1)."""
     owner: dict[int, int | PrefixKey] = field(default_factory=dict)
-    """Page -> record whose private page it is, or the prefix whose last page it is in the store."""
+    """Page -> the record that owns it, or the prefix that ends with it in the store."""
     store: PrefixStore = field(init=False)
 
     window_of: dict[int, int] = field(default_factory=dict)
@@ -53,11 +53,11 @@ class State:
     state_owner: dict[int, int | str | PrefixKey] = field(default_factory=dict)
     """State slot -> the record or the waiting request that has it, or the prefix whose state the store keeps."""
     borders: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    """Record -> the page borders, in tokens, whose states its tracking slots keep: at most two, the last ones."""
+    """Record -> the page borders, in tokens, whose states its tracking slots keep: at most the last two."""
     state_content: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """The ghost of states. Slot of a record -> the record, and after how many of its tokens the state there stands.
+    """Ghost of the states. Slot of a record -> the record, and how many of its tokens the state in the slot has seen.
 
-    A slot that no answer reported is not in it."""
+    Slots that no answer reported are not in it."""
 
     prepared: dict[str, Prepared] = field(default_factory=dict)
     flights: dict[int, list[Passage]] = field(default_factory=dict)
@@ -69,9 +69,9 @@ class State:
     mid_prefill: set[str] = field(default_factory=set)
 
     written: dict[int, int] = field(default_factory=dict)
-    """Record -> positions that launches have written."""
+    """Record -> the number of positions that launches have written."""
     horizon: dict[int, int] = field(default_factory=dict)
-    """Record -> tokens that are known or will come out of a launch in flight."""
+    """Record -> the number of tokens that are known or will come out of a launch in flight."""
 
     def __post_init__(self) -> None:
         """The store's locks reach as far as the window does."""
@@ -94,7 +94,7 @@ class State:
 
     @property
     def free_rows(self) -> int:
-        """The number of free rows; where there are none, nothing ever waits for one."""
+        """The number of free rows; unlimited in a system without rows."""
         return self.config.num_rows - len(self.rows) if self.config.num_rows else sys.maxsize
 
     def request(self, req: str) -> Request:
@@ -145,9 +145,9 @@ class State:
         return list(self.sides_behind(pages).values())
 
     def next_position(self, request: Request, record: int) -> int:
-        """The first position at which a later step of a running request, or of its session's next turn, may stand.
+        """The first position that a later step of a running request, or of its session's next turn, may compute.
 
-        A turn that is retracted resumes at what is written of its tokens, less the one that is always recomputed.
+        A retracted turn resumes after the written ones of its tokens, but always recomputes its last token.
         """
         return min(self.lengths[record].committed, self.written[record], len(request.tokens) - 1)
 
@@ -171,7 +171,7 @@ class State:
         return record
 
     def forget_record(self, record: int) -> None:
-        """Take a record away: its lock, its row, its private pages. Its holder must have let go of it."""
+        """Remove a record with its lock, its row and its private pages. Its holder must have let go of it."""
         row, _, states, _ = self.records.pop(record)
         self.release_pages(self.private(record))
         for slot in states:
@@ -185,7 +185,7 @@ class State:
             self.free_row(row)
 
     def free_row(self, row: int) -> None:
-        """A row that no launch reads becomes free; while any launch is in flight an engine may withhold it on."""
+        """A row that no launch reads becomes free. An engine may go on withholding it while any launch is in flight."""
         del self.rows[row]
         if self.flights and self.config.withholds_rows:
             self.may_keep.add(row)
@@ -203,7 +203,7 @@ class State:
         self.release_pages(pages)
 
     def cut_table(self, record: int, index: int) -> None:
-        """The pages of a record from page index `index` on become free, and hold nothing any more."""
+        """The pages of a record from page index `index` on become free."""
         freed = self.tables[record][index:]
         del self.tables[record][index:]
         self.release_private(record, freed)
@@ -229,13 +229,13 @@ class State:
         self.cursor[record] = until
 
     def take_states(self, record: int, slots: Sequence[int]) -> None:
-        """State slots, free ones or the one that its request took early, become a record's own."""
+        """State slots become a record's own: free slots, or the one that its request took early."""
         for slot in slots:
             self.state_owner[slot] = record
             self.state_content.pop(slot, None)
 
     def publish(self, record: int, plan: Publication) -> None:
-        """Hand the planned pages to the store, free the duplicates, and move protected and the lock up."""
+        """Hand the planned pages to the store, free the duplicates, and advance `protected` and the lock."""
         table, page_size = self.tables[record], self.config.page_size
         first = self.lengths[record].protected // page_size
         tombstones, own, _ = self.freed_by(plan)
@@ -259,7 +259,7 @@ class State:
         self.lengths[record] = lengths.publish(self.lengths[record], length, page_size)
 
     def freed_by(self, plan: Publication) -> tuple[list[int], list[int], list[int]]:
-        """The store's tombstones, the holder's own pages, and the window pages that go back by a publication."""
+        """The pages that a publication frees: tombstones of the store, pages of the holder, and window pages."""
         tombstones = [self.store.pages[key] for key, _ in plan.exchanged]
         taken = {page for _, page in plan.exchanged}
         own = [page for page in plan.duplicates if page not in taken]
@@ -267,7 +267,7 @@ class State:
         return tombstones, own, self.window_sides(page for page in own if page not in given)
 
     def publish_state(self, record: int, key: PrefixKey, slot: int, new: int | None = None) -> None:
-        """The store takes a state slot of a record, which gets the free slot `new` for it."""
+        """The store takes a state slot of a record. The record gets the free slot `new` in exchange."""
         if new is not None:
             self.state_owner[new] = record
             self.state_content.pop(new, None)

@@ -73,7 +73,7 @@ BAD_TRACES: dict[str, tuple[bytes, int, str]] = {
     "expect line": (
         lines(HEADER, RECORDED[0], {"op": "expect", "refused": "OP-1"}),
         3,
-        "an expect line belongs into a vector, not into a trace",
+        "an expect line belongs in a vector, not in a trace",
     ),
     "padding page": (lines(HEADER, LIFE[5] | {"obs": {"freed": [0]}}), 2, "page 0 is not in 1..16"),
     "page past the pool": (lines(HEADER, LIFE[5] | {"obs": {"freed": [17]}}), 2, "page 17 is not in 1..16"),

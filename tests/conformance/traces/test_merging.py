@@ -441,7 +441,7 @@ def bad(folder: Path) -> dict[str, tuple[list[Path], str]]:
         "a header alone": ([good, file("alone", header())], "alone.jsonl:1: no event follows the header"),
         "the other level": (
             [good, file("requests", request)],
-            "requests.jsonl:1: a file of the request level, where one of the memory level belongs",
+            "requests.jsonl:1: a file of the request level; one of the memory level is expected",
         ),
         "another version": (
             [good, file("newer", header(kvspec=3), taken(1))],
@@ -500,7 +500,7 @@ def test_what_the_memory_model_cannot_mean_is_told_with_its_file(
 @pytest.mark.parametrize("more", [["--follow"], ["-"], ["--ray", "local"]])
 def test_only_files_are_merged(more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["check", "--merge", *map(str, recordings("prefill_saw_it")), *more]) == 2
-    assert capsys.readouterr().err == "kvspec: Invalid value: --merge takes whole files of this machine\n"
+    assert capsys.readouterr().err == "kvspec: Invalid value: --merge takes complete local files\n"
 
 
 # One file of several

@@ -29,18 +29,18 @@ from kvspec.memory.events import Begin, End, MemoryEvent, Page, Unmap, Use
 from kvspec.rules import MEMORY_RULES
 
 DESCRIBED = 20
-"""Causes that are described in full, each with the shortest part of the trace that shows it; others get a line."""
+"""The most causes described in full, each with the shortest part of the trace that shows it. Others get a line."""
 SAID = 8
-"""Findings of one event that are listed beside it; further ones are counted."""
+"""The most findings of one event that are listed beside it. Further findings are counted."""
 _HELD = 12
-"""Pages of a pool that are listed as those of a holder."""
+"""The most pages of a pool that are listed for a holder."""
 
 Chosen = Callable[[int, MemoryEvent, State, list[str]], bool]
-"""Whether the moment after an event is shown: its number, the event, the checker's state then, and its holders."""
+"""Whether an event is shown, by its number, the event, the checker's state after it, and the event's holders."""
 
 
 class Renderer:
-    """Goes along with a trace, and keeps the moments that are wanted."""
+    """Checks a trace event by event, and keeps the chosen moments."""
 
     def __init__(self, pools: dict[str, Pool], chosen: Chosen = lambda *_: True, holder: str | None = None) -> None:
         """Nothing has happened yet. Of batches only the part of `holder` is described, if one is given."""
@@ -52,10 +52,10 @@ class Renderer:
         self._events = 0
 
     def step(self, line: int, event: MemoryEvent) -> list[Broken]:
-        """Check the event on `line`; its findings.
+        """Check the event on `line`. Returns its findings.
 
         Raises:
-            Malformed: no engine can mean this.
+            Malformed: the event makes no sense for any engine.
         """
         self._events += 1
         state = self.checker.state
@@ -83,7 +83,7 @@ class Renderer:
 
 
 def memory_in_words(pools: dict[str, Pool]) -> str:
-    """How large the pools are."""
+    """The sizes of the pools in words."""
     return "; ".join(f"{name}: {_sizes(pool)}" for name, pool in pools.items())
 
 
@@ -159,9 +159,9 @@ def holders_of(event: MemoryEvent, state: State) -> Iterator[str]:
 
 
 def concerned(event: MemoryEvent, state: State) -> Iterator[str]:
-    """The holders that an event is about: also of the table that it ends, and of the operation in flight that it ends.
+    """The holders that an event is about, with those of the table or the operation in flight that it ends.
 
-    `state` is that before the event.
+    `state` is the state before the event.
     """
     yield from holders_of(event, state)
     if isinstance(event, Unmap) and event.table in state.tables:
@@ -181,8 +181,8 @@ def findings_of_groups(
 ) -> list[Finding]:
     """A finding for each group: a cause with the shortest part of the trace that shows it, a consequence without.
 
-    `described="all"` treats consequences like causes; `"none"` searches for no part. The search takes `seconds` for
-    each at most. A trace that cannot be read a second time has no such part.
+    `described="all"` treats consequences like causes; `"none"` searches for no part. Each search takes at most
+    `seconds`. A trace that cannot be read a second time has no such part.
     """
     causes = [group for group in outcome.groups if group.cause is None][:DESCRIBED]
     chosen = [] if described == "none" else outcome.groups if described == "all" else causes
@@ -207,7 +207,7 @@ def findings_of_groups(
 
 
 def _name_parts(parts: Parts, findings: Sequence[Finding]) -> None:
-    """Say where events of a merged trace stand in the files that it is made of."""
+    """Name the file and line of each event of a merged trace."""
     lines = [
         {finding.place.line, *(moment.line for moment in finding.trace.moments), *(one.line for one in finding.ledger)}
         for finding in findings
@@ -223,7 +223,7 @@ def _name_parts(parts: Parts, findings: Sequence[Finding]) -> None:
 
 
 def finding_of(path: Source, pools: dict[str, Pool], group: Group, cut: Cut | None, follows: str = "") -> Finding:
-    """A finding by the shortest part that shows it; where there is none, by the events before it."""
+    """A finding, described by the shortest part of the trace that shows it, or else by the events before it."""
     if cut is not None:
         size = f"{len(cut.steps):,} of {cut.total:,} events"
         note = f"The shortest part that shows it ({size})."
@@ -295,7 +295,7 @@ def _other(group: Group, trace: Trace) -> Iterator[str]:
 
 
 def _released(group: Group, release: tuple[int, MemoryEvent] | None) -> Iterator[str]:
-    """The last release of the page, for a leak that by its holder, if the ledger does not list it."""
+    """The page's last release, or for a leak its holder's last release, unless the ledger lists it."""
     if release is not None and release[0] not in {entry.line for entry in group.ledger}:
         line, event = release
         found, where = group.finding, f"line {line}"
@@ -305,7 +305,7 @@ def _released(group: Group, release: tuple[int, MemoryEvent] | None) -> Iterator
 
 
 def pool_to_name(found: Broken, pools: int) -> str:
-    """The pool of a finding, if the trace has several: its words name pages by their numbers alone."""
+    """The pool of a finding, if the trace has several: the finding's words name pages by number alone."""
     return found.pool or "" if pools > 1 else ""
 
 

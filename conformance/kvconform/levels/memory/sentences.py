@@ -22,7 +22,7 @@ def sentence(event: MemoryEvent) -> str:
 
 
 def part_of(event: MemoryEvent, holder: str, tables: Mapping[str, str]) -> str:
-    """One event in words, of a batch only what is used for one holder; `tables`: those that they belong to."""
+    """One event in words. Of a batch only the uses for one holder are kept; `tables`: the holder of each table."""
     if not isinstance(event, e.Begin):
         return sentence(event)
 
@@ -158,7 +158,7 @@ def use_of(use: Use) -> str:
 
 
 def _range(what: str, use: Use) -> str:
-    """The positions of a use, the last one included, as page numbers are written."""
+    """The positions of a use, written like page numbers: with the last one included."""
     if use.stop == use.start + 1:
         return f"{what} {use.start}"
     return f"{what}s {use.start}" + (f"..{use.stop - 1}" if use.stop else " on")

@@ -1,4 +1,4 @@
-"""Describes operations and their answers in sentences, and the facts that the model knows of them."""
+"""Sentences that describe operations, their answers, and the facts that the model knows about them."""
 
 from collections.abc import Collection, Iterator, Sequence
 from itertools import groupby
@@ -16,13 +16,13 @@ from kvspec.pages import Runs, expand
 from kvspec.tokens import Element
 
 LONG = 12
-"""Tokens of a request that are listed."""
+"""The most tokens of a request that are listed."""
 
 _WITHHELD = "has been let go, but is still read by a launch in flight"
 
 
 def memory_in_words(config: Config) -> str:
-    """How large a memory is, in words."""
+    """The sizes of a memory in words."""
     tokens = "1 token" if config.page_size == 1 else f"{config.page_size} tokens"
     store = "" if config.prefix_cache else ", without a prefix store"
     if config.sliding_window:
@@ -37,7 +37,7 @@ def memory_in_words(config: Config) -> str:
 def known(
     config: Config, operations: Sequence[tuple[int, Operation[Any]]], disputed: Collection[int] = ()
 ) -> Iterator[str]:
-    """The facts about the things that the last operation names and about `disputed` pages, each with its line."""
+    """The facts about all that the last operation names and about `disputed` pages, with the lines that made them."""
     recovery, since = Recovery(config), dict[str, tuple[str, int]]()
     for step, (line, op) in enumerate(operations[:-1], start=1):
         recovery.step(msgspec.structs.replace(op))
@@ -80,7 +80,7 @@ def ledger(
 
 
 def _by_fact(since: dict[str, tuple[str, int]], pages: list[int]) -> list[tuple[str, int, list[int]]]:
-    """The pages of which the same has been true since the same line, together."""
+    """The pages grouped by fact, and by the line since which it is true."""
     together: dict[tuple[str, int], list[int]] = {}
     for page in sorted(set(pages)):
         if f"page {page}" in since:
@@ -319,7 +319,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def _tokens(tokens: Sequence[Element]) -> str:
-    """Tokens, with equal ones in a row counted."""
+    """Tokens in words; a run of equal tokens is counted."""
     runs = [(token, len(list(same))) for token, same in groupby(tokens)]
     spans = [str(token) if count == 1 else f"{count} times {token}" for token, count in runs]
     return ", ".join(spans if len(spans) <= LONG else [*spans[: LONG - 2], "...", spans[-1]])

@@ -1,4 +1,4 @@
-"""sglang-jax's objects, and what they say of themselves."""
+"""sglang-jax's own objects, and the state that they report."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ UNLIMITED = 1 << 40
 
 
 class Memory:
-    """One scheduler with its rows, pages and tree, which answers what they say of themselves."""
+    """One scheduler with its rows, pages and tree. Answers are made from the state that these report."""
 
     engine: ClassVar[Engine]
 
@@ -56,7 +56,7 @@ class Memory:
         )
 
     def snapshot(self) -> SnapshotAnswer:
-        """Everything that its objects say of themselves."""
+        """The whole state that its objects report."""
         holders = self._holders()
         return SnapshotAnswer(
             rows={int(entry.req.req_pool_idx): self._slots_of(entry) for entry in holders.values()},
@@ -67,7 +67,7 @@ class Memory:
         )
 
     def _holders(self) -> dict[str, Entry]:
-        """The requests that run; before 994 one that was retracted goes on naming its row."""
+        """The running requests. Before 994 a retracted request still names its row, so the row does not decide."""
         return {name: entry for name, entry in self.scheduling.entries.items() if entry.run is not None}
 
     def _view(self, entry: Entry) -> HolderView:
@@ -76,7 +76,7 @@ class Memory:
         return HolderView(int(entry.req.req_pool_idx), self._protected(entry), committed, allocated)
 
     def _protected(self, entry: Entry) -> int:
-        """How much of a request's row is the tree's, in tokens; a match is what says so before 994."""
+        """Tokens of a request's row that the tree owns. Before 994 only the last match shows this."""
         req, size = entry.req, self.config.page_size
         protected = getattr(req, "cache_protected_len", None)
         return int(req.last_matched_prefix_len) // size * size if protected is None else int(protected)
@@ -94,13 +94,13 @@ class Memory:
             yield from (slot // size for slot in node.value.tolist()[::size])
 
     def _free(self) -> Counter[int]:
-        """The free pages; one that was freed twice is there twice."""
+        """The free pages; a page that was freed twice counts twice."""
         if self.config.page_size == 1:
             return Counter(self.allocator.free_slots[0].tolist())
         return Counter([*self.allocator.free_pages[0].tolist(), *self.allocator.release_pages[0].tolist()])
 
     def _freed(self, before: Counter[int]) -> Runs:
-        """The pages that have become free since."""
+        """The pages that have become free since `before`."""
         return compress(sorted((self._free() - before).elements()))
 
     def _room(self) -> Room:
@@ -114,13 +114,13 @@ class Memory:
 
 
 def _allocated(entry: Entry) -> int:
-    """How many positions of its row a request has slots for; before 994 it does not note it itself."""
-    assert entry.run is not None, "who holds memory runs"
+    """The positions of its row that a request has slots for. Before 994 the request does not record their number."""
+    assert entry.run is not None, "only a running request holds memory"
     return int(getattr(entry.req, "kv_allocated_len", entry.run.committed))
 
 
 class _Worker(Worker):
-    """A worker whose tokens the adapter sets: those of the one request whose result is processed."""
+    """A worker whose tokens the adapter sets, for the one request whose result is processed."""
 
     def __init__(self, engine: Engine, config: Config) -> None:
         super().__init__(

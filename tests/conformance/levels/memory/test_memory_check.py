@@ -669,7 +669,7 @@ def test_a_file_of_accepted_findings_that_is_wrong(
         (on("r", [1, -5]), "a run of -5 pages"),
         (on("r", [1, 1 << 40]), "1,099,511,627,776 pages or labels are named without being written out"),
         (on("r", "key"), "pages are named by numbers"),
-        ({"op": "expect", "rule": "MEM-TAKE"}, "an expect line belongs into a vector"),
+        ({"op": "expect", "rule": "MEM-TAKE"}, "an expect line belongs in a vector"),
     ],
 )
 def test_a_line_that_no_engine_can_mean(
