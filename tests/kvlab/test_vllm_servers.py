@@ -423,9 +423,14 @@ def test_a_heartbeat_orders_nothing_and_each_notification_is_a_message_of_its_ow
     assert names == ["done decode d7", "done prefill p1", "done prefill p1, 2"]
 
 
-def test_a_scheduler_whose_workers_are_other_processes_is_not_observed(two: Two) -> None:
+def test_a_scheduler_whose_workers_are_other_processes_is_not_observed_and_says_so(
+    two: Two, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert caplog.messages == []
     two.decode.scheduler.vllm_config.parallel_config.world_size = 2
     assert two.decode.nixl.start(two.decode.scheduler) is None
+    (said,) = caplog.messages
+    assert "NIXL's transfers are not recorded" in said
 
 
 def test_prompts_of_two_servers_avoid_a_window_that_begins_in_a_block_that_is_left_out() -> None:

@@ -6,6 +6,7 @@ posted, and ends when its handle is released. A finished request's pages are kep
 a holder of its own, whose name the other server knows.
 """
 
+import logging
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,8 @@ from kvattach.vllm.launches import STREAM
 from kvattach.vllm.offload import Attached
 from kvattach.vllm.residency import POOL, Group, Run
 from kvspec.memory.events import Begin, End, EndHolder, Receive, Send, Transfer, Use
+
+_log = logging.getLogger("kvspec")
 
 PACKAGE = "vllm.distributed.kv_transfer.kv_connector.v1.nixl"
 POSTS = {
@@ -92,6 +95,7 @@ class Nixl:
         if f"{PACKAGE}.pull_worker" not in sys.modules or not type(side).__module__.startswith(f"{PACKAGE}."):
             return None
         if parallel.world_size > 1 or parallel.distributed_executor_backend not in (None, "uni"):
+            _log.warning("kvspec: NIXL's transfers are not recorded: its workers are processes of their own")
             return None
         for memory in (self._asked, self._coming, self._posts, self._said):
             memory.clear()
