@@ -5,7 +5,7 @@ gets there. A tensor that no variable holds any more is free, and the next one m
 """
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -51,20 +51,21 @@ class Buffers:
         self._free = list(range(PAGES))[::-1]
 
     def use(self, *buffers: object) -> list[Use]:
-        """The uses of these buffers, each known by a name that stays its own. A new one is taken."""
-        fresh = [buffer for buffer in buffers if buffer not in self._pages][: len(self._free)]
-        for buffer in fresh:
-            self._pages[buffer] = self._free.pop()
-            self._hooks.emit(Take(BUFFERS, BUFFERS, [self._pages[buffer]]))
+        """The uses of these buffers, each known by a name that stays its own. New ones are taken."""
+        fresh = [buffer for buffer in dict.fromkeys(buffers) if buffer not in self._pages][: len(self._free)]
+        if fresh:
+            taken = {buffer: self._free.pop() for buffer in fresh}
+            self._pages |= taken
+            self._hooks.emit(Take(BUFFERS, BUFFERS, [*taken.values()]))
         pages = [self._pages[buffer] for buffer in buffers if buffer in self._pages]
         return [Use(pool=BUFFERS, pages=[page], holder=BUFFERS) for page in pages]
 
-    def release(self, buffer: object) -> None:
-        """A buffer is given back: the next new one is at its place."""
-        page = self._pages.pop(buffer, None)
-        if page is not None:
-            self._free.append(page)
-            self._hooks.emit(Release(BUFFERS, BUFFERS, [page]))
+    def release(self, *buffers: object) -> None:
+        """Buffers are given back: the next new ones are at their places."""
+        pages = [self._pages.pop(buffer) for buffer in buffers if buffer in self._pages]
+        if pages:
+            self._free += pages
+            self._hooks.emit(Release(BUFFERS, BUFFERS, [*pages]))
 
     def host(
         self, at: str, *, reads: Iterable[Use] = (), writes: Iterable[Use] = (), after: Iterable[OpId] = ()
@@ -89,23 +90,26 @@ class Buffers:
 
         return read_now
 
-    def tensors(self, at: str, tensors: Iterable[Any]) -> list[Use]:
+    def tensors(self, at: str, tensors: Sequence[Any]) -> list[Use]:
         """The uses of index tensors.
 
         Those that are new, or were written to since the last look, are written on the current stream, in `at`.
         """
         self._collect()
+        fresh = dict.fromkeys(key for key in map(id, tensors) if key not in self._tensors)
+        taken = dict(zip(fresh, self.use(*fresh), strict=False))
         written, seen = [], []
         for tensor in tensors:
             key, version = id(tensor), 0 if tensor.is_inference() else tensor._version
             known = self._tensors.get(key)
-            uses = self.use(key) if known is None else [known[2]]
+            use = taken.get(key) if known is None else known[2]
+            if use is None:
+                continue
             if known is None or known[1] != version:
-                written += uses
-                for use in uses:
-                    kept = weakref.ref(tensor, partial(self._died, key)) if known is None else known[0]
-                    self._tensors[key] = kept, version, use
-            seen += uses
+                written.append(use)
+                kept = weakref.ref(tensor, partial(self._died, key)) if known is None else known[0]
+                self._tensors[key] = kept, version, use
+            seen.append(use)
         if written:
             queued = self._streams.begin(at, [], written)
             self._filled |= {page: queued for use in written for page in use.pages if isinstance(page, int)}
@@ -116,7 +120,8 @@ class Buffers:
 
     def _collect(self) -> None:
         """Release the tensors that have died since the last look: where one dies, an event may be under way."""
+        gone = []
         while self._gone:
-            key = self._gone.pop()
-            del self._tensors[key]
-            self.release(key)
+            gone.append(self._gone.pop())
+            del self._tensors[gone[-1]]
+        self.release(*gone)

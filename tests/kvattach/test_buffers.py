@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kvattach.buffers import BUFFERS, Buffers
+from kvattach.buffers import BUFFERS, PAGES, Buffers
 from kvattach.hooks import Hooks
 from kvattach.streams import Streams
 from kvlab.device import Event, Stream
@@ -126,3 +126,14 @@ def test_a_write_that_no_hook_sees_is_noticed_when_the_device_gets_to_the_copy(f
     assert followed.races == []
     done.synchronize()
     assert followed.races == [("before launch", "launch")]
+
+
+def test_tensors_that_come_together_are_taken_together_and_one_that_comes_twice_once(followed: Followed) -> None:
+    tensor, other = Tensor(1), Tensor(2)
+    uses = followed.buffers.tensors("prepare", [tensor, other, tensor])
+    assert followed.hooks.events == 2, "taken and written"
+    assert uses[0] == uses[2] != uses[1]
+    del tensor, other
+    followed.buffers.tensors("prepare", [])
+    assert followed.hooks.events == 3, "released"
+    assert len(followed.buffers.use(*range(PAGES))) == PAGES, "all places are free again"

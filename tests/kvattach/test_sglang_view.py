@@ -90,16 +90,19 @@ def test_an_insert_names_each_page_by_all_tokens_before_its_end(tree: OpaqueTree
         def token_ids(self) -> list[int]:
             return [*self, 99]
 
-    assert tree.inserted(9, Key([1, 2, 3, 4, 5, 6])) == 9
-    first, second = tree.path(9)
+    first, second = tree.inserted(9, Key([1, 2, 3, 4, 5, 6]), {})
     name = chained("", (1, 2))
     assert tree.labels(first) == [name, chained(name, (3, 4))]
     assert tree.labels(second) == [chained(chained(name, (3, 4)), (5, 6))]
     mine = foreign("an adapter", "a key", None)
     tree.used(SimpleNamespace(extra_key=None), mine)
-    tree.inserted(9, Key([1, 2, 3, 4, 5, 6]))
+    tree.inserted(9, Key([1, 2, 3, 4, 5, 6]), {})
     assert tree.labels(first)[0] == chained(mine, (1, 2)) != name
     assert mine.partition("~")[2] == tree.labels(second)[0].partition("~")[2] != ""
+    tree.inserted(9, Key([1, 2, 3, 4, 5, 6]), {1: "a1", 3: "b2"})
+    known = chained("a1", (3, 4))
+    assert tree.labels(first) == ["a1", known], "pages that the tree has keep their names, up to the first new one"
+    assert tree.labels(second) == [chained(known, (5, 6))]
 
 
 def test_the_namespaces_used_last_are_remembered(tree: OpaqueTree, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,9 +33,13 @@ class Locks(Rows):
     # Published pages
 
     def _publish(self, named: Any, planned: bool = False) -> None:
+        """Publish the pages on the path to a node that the tree did not have before."""
+        self._publish_path(self._tree.path(named), planned)
+
+    def _publish_path(self, path: list[Any], planned: bool = False) -> None:
         """Publish the pages on a path that the tree did not have before; from now on the tree holds them."""
         start = 0
-        for node in self._tree.path(named):
+        for node in path:
             for pool in self._tree.pools:
                 self._publish_node(node, start, pool, planned)
             start += self._tree.length(node)
@@ -64,7 +68,7 @@ class Locks(Rows):
     def _inserted(self, _: None, answer: Any, __: Any, asked: Any, *___: Any, **____: Any) -> None:
         """A key was inserted. The oldest releases pass the key itself; later ones pass it as a field."""
         key = getattr(asked, "key", asked)
-        self._publish(self._tree.inserted(getattr(answer, "last_device_node", None), key))
+        self._publish_path(self._tree.inserted(getattr(answer, "last_device_node", None), key, self._keys[KV]))
 
     # Locks
 

@@ -42,7 +42,9 @@ class Pictures:
 
     def chained(self, before: str, tokens: Sequence[int]) -> str:
         """The label of these tokens behind others, as a tree has them."""
-        return labelled(before, tokens, [self.sentinels.get(token) for token in tokens] if self.sentinels else ())
+        if not self.sentinels:
+            return chained(before, tuple(tokens))
+        return labelled(before, tokens, [self.sentinels.get(token) for token in tokens])
 
 
 def places_of(req: Any) -> dict[int, Seen]:

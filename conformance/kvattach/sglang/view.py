@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain, takewhile
 from typing import Any
 
+from kvattach.hooks import chained
 from kvattach.residency import Run
 from kvattach.sglang.pictures import Pictures, Seen, labelled
 from kvattach.sglang.release import Release
@@ -58,8 +60,10 @@ class Stay(Run):
 
     def _chained(self, before: str, page: tuple[int, ...]) -> str:
         """The label of the next page."""
+        if not self.images:
+            return chained(before, page)
         start = len(self._labels) * self._size
-        return labelled(before, page, [self.images.get(start + at) for at in range(len(page))] if self.images else ())
+        return labelled(before, page, [self.images.get(start + at) for at in range(len(page))])
 
     def table(self, pool: str) -> str:
         """The name of its table of a pool."""
@@ -191,9 +195,9 @@ class Tree:
             return list(indices.tolist())
         return [index // self._size for index in indices[:: self._size].tolist()]
 
-    def inserted(self, named: Any, key: Any) -> Any:
-        """The node that an insert of a key has ended at."""
-        return named if self._full is not None else self.walk(key)
+    def inserted(self, named: Any, key: Any, names: dict[int, str]) -> list[Any]:
+        """The path to the node that an insert of a key has ended at; `names` are those of the tree's pages."""
+        return self.path(named if self._full is not None else self.walk(key))
 
     def books(self, pool: str, without: set[int]) -> dict[str, Any]:
         """The tree's part of a `count` event: the number of locks of each page."""
@@ -257,14 +261,16 @@ class OpaqueTree(Tree):
         """The names of a span's pages, after an insert that has gone over it."""
         return self._labels[node.start // self._size : node.stop // self._size]
 
-    def inserted(self, named: Any, key: Any) -> Any:
-        """The node that an insert of a key has ended at."""
+    def inserted(self, named: Any, key: Any, names: dict[int, str]) -> list[Any]:
+        """The path to the node that an insert of a key has ended at; `names` are those of the tree's pages."""
+        path = self.path(named)
+        known = takewhile(names.__contains__, chain.from_iterable(span.pages for span in path))
+        self._labels = [names[page] for page in known]
         tokens = list(key.token_ids)[: len(key)]
-        self._labels = []
-        for start in range(0, len(tokens), self._size):
+        for start in range(len(self._labels) * self._size, len(tokens), self._size):
             last = self._labels[-1] if self._labels else self.whose(space(key))
             self._labels.append(self._pictures.chained(last, tokens[start : start + self._size]))
-        return named
+        return path
 
     def books(self, pool: str, without: set[int]) -> dict[str, Any]:
         """The tree's part of a `count` event: the pages without locks. Locks of states are invisible."""
