@@ -11,8 +11,8 @@ import typer
 from kvcli.options import BaselineFile, First, Html, Impl, Ray, with_forms
 from kvconform.console import Forms, Output
 from kvconform.errors import like
-from kvconform.findings.wording import show_rule
-from kvspec.rules import ALL_RULES, NAMES, rule_of
+from kvconform.findings.wording import NAMES, show_rule
+from kvspec.rules import ALL_RULES, rule_of
 
 
 @with_forms

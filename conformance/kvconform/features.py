@@ -26,6 +26,7 @@ import msgspec
 
 from kvconform.errors import LoadError
 from kvconform.oracle import Model
+from kvconform.oracle.notes import in_flight
 from kvconform.traces.codec import Vector
 from kvconform.vectors.runner import unanswered
 from kvspec.events import (
@@ -285,7 +286,7 @@ def _needs_to_publish(state: State, op: CacheUnfinished) -> set[str]:
 
 
 def _needs_to_free_row(state: State, record: int | None) -> set[str]:
-    return {"release_in_flight"} if record is not None and state.in_flight(record) else set()
+    return {"release_in_flight"} if record is not None and in_flight(state, record) else set()
 
 
 def _needs_to_release(state: State, op: Finish | Retract | Abort) -> set[str]:

@@ -2,7 +2,13 @@
 
 An event is an operation. Once it ran, `obs` holds the answer of the implementation, or `refused` the reason why it did
 nothing. Every field of an answer is optional: `None` means that the implementation could not observe it, and the field
-is not checked. All lengths are in tokens; pages and rows are named by their numbers.
+is not checked. All lengths are in tokens; pages and rows are named by their numbers. In every answer
+
+    pages, window_pages                     the pages that each request was given, in order of position, and the window
+                                            sides of these pages in the same order; who is not named was given none
+    freed, window_freed, states_freed       all pages, window pages and state slots that went back to the free ones
+    protected_len                           the length that the prefix store owns now; page-aligned
+    evicted_len, swa_evicted_len            the cursor of the sliding window (`swa_evicted_seqlen`); page-aligned
 """
 
 from functools import reduce
@@ -16,21 +22,10 @@ from kvspec.states import KEPT
 from kvspec.tokens import Element
 
 RowsRead = Literal["until_complete", "at_launch", "in_order"]
-"""How a launch reads rows: at any moment until it completes, so that they are withheld meanwhile; when it is handed
-over, where it copies them; or at any moment, but whatever writes a row later is ordered behind it by the stream."""
-
 FirstTurnChunks = Literal["private", "published"]
-"""Whether a session's first turn publishes once, with its last chunk, or after each chunk as a plain request does."""
-
 TurnsCountAs = Literal["requests", "sessions"]
-"""Whose memory a turn of a session counts as while it has any: its own, or its session's."""
-
 Overshoot = Literal["freed", "published"]
-"""The fate of whole pages of accepted tokens past those that a plain request keeps when it finishes."""
-
 Room = Literal["exact", "estimated"]
-"""The pages that an operation needs with a sliding window: those that it takes, or as many as its positions would fill
-and one more for each request."""
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -54,16 +49,18 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     num_states: int = 0
     """Slots for the recurrent states of state space layers, numbered from 1; 0: no such layers."""
     rows_read: RowsRead = "until_complete"
-    """How a launch reads the rows of its requests; without meaning where there are none."""
+    """How a launch reads rows: at any moment until it completes, so that they are withheld meanwhile; when it is handed
+    over, where it copies them; or at any moment, but whatever writes a row later is ordered behind it by the stream.
+    Without meaning where there are no rows."""
     first_turn_chunks: FirstTurnChunks = "private"
-    """The fate of the chunks of a session's first turn but the last."""
+    """Whether a session's first turn publishes with its last chunk only, or after each as a plain request does."""
     turns_count_as: TurnsCountAs = "requests"
-    """Where the figures count what a turn has."""
+    """Whose memory a turn of a session counts as while it has any: its own, or its session's."""
     overshoot: Overshoot = "freed"
-    """The fate of the K/V of tokens that were accepted past the stop of a request."""
+    """The fate of whole pages of accepted tokens past those that a plain request keeps when it finishes."""
     room: Room = "exact"
-    """The pages that must be free for a prefill or a speculative step; only with a sliding window and pages of several
-    tokens."""
+    """The pages that must be free for a prefill or a speculative step: those that it takes, or as many as its positions
+    would fill and one more for each request. Only with a sliding window and pages of several tokens."""
 
     @property
     def hybrid(self) -> bool:
@@ -90,18 +87,14 @@ class Done(Answer):
 
 
 class MatchAnswer(Answer):
-    """The answer to `match_prefix`."""
+    """The answer to `match_prefix`. The tail of a resumed session goes back, or all of a slot that is given up."""
 
     prefix_len: int | None = None
-    """Where the next extend begins to write."""
+    """Where the next extend begins to write; the store owns `protected_len` of it."""
     protected_len: int | None = None
-    """The part of it that the prefix store owns; page-aligned."""
     freed: Runs | None = None
-    """Pages that went back to the free pages: the tail of a resumed session."""
     window_freed: Runs | None = None
-    """Window pages that went back with them."""
     states_freed: Runs | None = None
-    """State slots that went back, where the slot was given up."""
 
 
 class ExtendAnswer(Answer):
@@ -110,9 +103,7 @@ class ExtendAnswer(Answer):
     rows: dict[str, int] | None = None
     """Each request's row."""
     pages: dict[str, Runs] | None = None
-    """The pages each request was given, in order of position; a request that is not named was given none."""
     window_pages: dict[str, Runs] | None = None
-    """The window sides of these pages, in the same order."""
     states: dict[str, Runs] | None = None
     """The state slots that each request was given besides what it had."""
     states_from: dict[str, int] | None = None
@@ -124,9 +115,7 @@ class DecodeAnswer(Answer):
     """The answer to `decode`."""
 
     pages: dict[str, Runs] | None = None
-    """The pages each request was given, in order of position; a request that is not named was given none."""
     window_pages: dict[str, Runs] | None = None
-    """The window sides of these pages, in the same order."""
 
 
 class CompleteAnswer(Answer):
@@ -137,31 +126,25 @@ class CompleteAnswer(Answer):
 
 
 class PublishAnswer(Answer):
-    """The answer to `cache_unfinished`."""
+    """The answer to `cache_unfinished`. The holder's duplicates of pages that the store already had go back."""
 
     protected_len: int | None = None
-    """The length that the prefix store owns now; page-aligned."""
     freed: Runs | None = None
-    """The holder's duplicates of pages that the store already had."""
     window_freed: Runs | None = None
-    """Window pages that went back with them."""
     state_cached: int | None = None
     """The state slot that the store has now for the last published page border, if it took one."""
     state_taken: int | None = None
     """The free slot that was taken for it: a copy, or what the holder has in its place."""
     evicted_len: int | None = None
-    """The cursor of the window, if it was moved on before: the window pages that it left are among those freed."""
+    """The cursor, if it was moved on before: the window pages that it left are among those freed."""
 
 
 class ReleaseAnswer(Answer):
     """The answer to every operation that lets memory go."""
 
     freed: Runs | None = None
-    """All pages that went back to the free pages."""
     window_freed: Runs | None = None
-    """All window pages that went back."""
     states_freed: Runs | None = None
-    """All state slots that went back."""
     state_cached: int | None = None
     """The holder's state slot that the store took over, if it took one."""
 
@@ -170,9 +153,7 @@ class SwaEvictAnswer(Answer):
     """The answer to `swa_evict`."""
 
     evicted_len: int | None = None
-    """The cursor now (`swa_evicted_seqlen`), in tokens; page-aligned."""
     window_freed: Runs | None = None
-    """The window pages that went back."""
 
 
 class StateAnswer(Answer):
@@ -194,46 +175,37 @@ class EvictAnswer(Answer):
 
 
 class Figures(Answer):
-    """The answer to `report`: one's own figures, in tokens and rows."""
+    """The answer to `report`: one's own figures, those of pages and window pages in tokens, a page held in part whole.
+
+    available                   free ones
+    evictable                   the prefix store's that no lock covers, of window pages no window lock; state slots at
+                                prefixes without a lock
+    protected                   the prefix store's other ones
+    session_held, sessions      private ones of idle session slots
+    uncached, requests          private ones of requests; state slots of waiting requests too
+    withheld                    rows that were let go under a launch still in flight: those that one reads, and others
+                                at will (RACE-1)
+    """
 
     available: int | None = None
-    """Tokens of free pages."""
     evictable: int | None = None
-    """Tokens of unlocked pages of the prefix store."""
     protected: int | None = None
-    """Tokens of locked pages of the prefix store."""
     session_held: int | None = None
-    """Tokens of private pages of idle session slots, whole pages."""
     uncached: int | None = None
-    """Tokens of private pages of requests, whole pages."""
     rows_available: int | None = None
-    """Free rows."""
     rows_requests: int | None = None
-    """Rows that requests hold."""
     rows_sessions: int | None = None
-    """Rows that idle session slots hold."""
     rows_withheld: int | None = None
-    """Rows that were let go under a launch still in flight: those that one reads, and others at will (RACE-1)."""
     window_available: int | None = None
-    """Tokens of free window pages."""
     window_evictable: int | None = None
-    """Tokens of window pages of the prefix store that no window lock covers."""
     window_protected: int | None = None
-    """Tokens of window pages of the prefix store that some window lock covers."""
     window_session_held: int | None = None
-    """Tokens of private window pages of idle session slots, whole pages."""
     window_uncached: int | None = None
-    """Tokens of private window pages of requests, whole pages."""
     states_available: int | None = None
-    """Free state slots."""
     states_evictable: int | None = None
-    """State slots of the prefix store at prefixes without a lock."""
     states_protected: int | None = None
-    """State slots of the prefix store at locked prefixes."""
     states_sessions: int | None = None
-    """State slots of idle session slots."""
     states_requests: int | None = None
-    """State slots of requests, waiting ones too."""
 
 
 class HolderView(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -244,21 +216,12 @@ class HolderView(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
     committed_len: int | None = None
     allocated_len: int | None = None
     swa_evicted_len: int | None = None
-    """The cursor of the sliding window, or the protected length where that is more."""
+    """The cursor, or the protected length where that is more."""
     states: Runs | None = None
     computing: int | None = None
     """The state slot that it computes in."""
     tracking: dict[int, int] | None = None
     """For each page border, in tokens, whose state it keeps, the state slot that has it."""
-
-
-class Held(HolderView):
-    """One holder as the specification has it: nothing of what every holder has is left out."""
-
-    row: int
-    protected_len: int
-    committed_len: int
-    allocated_len: int
 
 
 class SnapshotAnswer(Answer):
@@ -278,7 +241,7 @@ class SnapshotAnswer(Answer):
     store_states: Runs | None = None
     free_rows: Runs | None = None
     withheld_rows: Runs | None = None
-    """Rows that were let go under a launch still in flight: those that one reads, and others at will (RACE-1)."""
+    """As in `Figures.rows_withheld`."""
     locks: dict[int, int] | None = None
     """Locked page of the prefix store -> the number of holders that lock it."""
     window_locks: dict[int, int] | None = None
@@ -320,6 +283,12 @@ class Operation(
     refused: Refused | None = None
 
 
+class OfRequest(Operation[A], Generic[A], kw_only=False):
+    """The common part of those about one request."""
+
+    req: str
+
+
 class OpenSession(Operation[Done], tag="open_session", kw_only=False):
     """Open a streaming session. It has no slot yet."""
 
@@ -334,10 +303,8 @@ class Submit(Operation[Done], tag="submit", kw_only=False):
     session: str | None = None
 
 
-class MatchPrefix(Operation[MatchAnswer], tag="match_prefix", kw_only=False):
+class MatchPrefix(OfRequest[MatchAnswer], tag="match_prefix"):
     """Ask how much of a waiting request is cached already. Repeatable (20476)."""
-
-    req: str
 
 
 class Extend(Operation[ExtendAnswer], tag="extend", kw_only=False):
@@ -353,10 +320,9 @@ class Decode(Operation[DecodeAnswer], tag="decode", kw_only=False):
     n: int = 1
 
 
-class Verify(Operation[Done], tag="verify", kw_only=False):
+class Verify(OfRequest[Done], tag="verify", kw_only=False):
     """Speculative decoding: `accepted` positions become valid; `tokens` are those that the request keeps (22862)."""
 
-    req: str
     accepted: int
     tokens: list[int]
 
@@ -380,29 +346,22 @@ class Complete(Operation[CompleteAnswer], tag="complete", kw_only=False):
         return self.tokens if self.obs is None or self.obs.tokens is None else self.obs.tokens
 
 
-class CacheUnfinished(Operation[PublishAnswer], tag="cache_unfinished", kw_only=False):
+class CacheUnfinished(OfRequest[PublishAnswer], tag="cache_unfinished", kw_only=False):
     """Publish what a prefill wrote; `chunked` when more of the prompt is still to come (20476)."""
 
-    req: str
     chunked: bool = False
 
 
-class Finish(Operation[ReleaseAnswer], tag="finish", kw_only=False):
+class Finish(OfRequest[ReleaseAnswer], tag="finish"):
     """The request is complete: publish and release, or hand the record to the session."""
 
-    req: str
 
-
-class Retract(Operation[ReleaseAnswer], tag="retract", kw_only=False):
+class Retract(OfRequest[ReleaseAnswer], tag="retract"):
     """Take a running request's memory away; it waits again with its tokens (994, 22862)."""
 
-    req: str
 
-
-class Abort(Operation[ReleaseAnswer], tag="abort", kw_only=False):
+class Abort(OfRequest[ReleaseAnswer], tag="abort"):
     """The request leaves the system without a result (22862)."""
-
-    req: str
 
 
 class CloseSession(Operation[ReleaseAnswer], tag="close_session", kw_only=False):
@@ -417,22 +376,16 @@ class Preempt(Operation[ReleaseAnswer], tag="preempt", kw_only=False):
     session: str
 
 
-class SwaEvict(Operation[SwaEvictAnswer], tag="swa_evict", kw_only=False):
+class SwaEvict(OfRequest[SwaEvictAnswer], tag="swa_evict"):
     """Give back the window sides that a running request has left behind (20070)."""
 
-    req: str
 
-
-class TakeState(Operation[StateAnswer], tag="take_state", kw_only=False):
+class TakeState(OfRequest[StateAnswer], tag="take_state"):
     """A waiting request takes the state slot that it will compute in, before it has a row (17850)."""
 
-    req: str
 
-
-class FreeState(Operation[StateAnswer], tag="free_state", kw_only=False):
+class FreeState(OfRequest[StateAnswer], tag="free_state"):
     """A waiting request that was not admitted gives its state slot back (17850)."""
-
-    req: str
 
 
 class Evict(Operation[EvictAnswer], tag="evict", kw_only=False):
@@ -456,7 +409,8 @@ class Snapshot(Operation[SnapshotAnswer], tag="snapshot", kw_only=False):
 Event = Operation[Any]
 """Any of the operations above."""
 
-EVENTS: Any = reduce(or_, Operation.__subclasses__())
+EVENTS: Any = reduce(or_, [kind for kind in Operation.__subclasses__() if kind is not OfRequest])
+EVENTS |= reduce(or_, OfRequest.__subclasses__())
 """All of them as one type, for decoders."""
 
 

@@ -34,10 +34,6 @@ RULES = {name: rule for name, rule in ALL_RULES.items() if name not in MEMORY_RU
 """The rules of the policies above the memory model."""
 
 
-NAMES: dict[str, str] = {rule.name: rule.id for rule in ALL_RULES.values()}
-"""A rule's name -> its id."""
-
-
 def rule_of(code: str) -> str:
     """The id of the rule that a code belongs to. A rule's id is its own code."""
     return code.partition("/")[0]

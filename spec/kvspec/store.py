@@ -165,14 +165,6 @@ class PrefixStore:
         """Unlocked pages."""
         return len(self.pages) - len(self.pins)
 
-    def copy(self) -> "PrefixStore":
-        """An independent copy."""
-        other = PrefixStore(self.reach)
-        if self.pages:
-            for name in ("pages", "parents", "children", "pins", "window_pins", "states", "state_pins"):
-                setattr(other, name, getattr(self, name).copy())
-        return other
-
 
 def _take_one(pins: dict[int, int], page: int) -> None:
     if pins[page] == 1:

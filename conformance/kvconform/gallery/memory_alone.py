@@ -12,6 +12,7 @@ from typing import Any
 from msgspec.structs import asdict
 
 from kvcheck import Checker, Finding
+from kvconform.oracle.holders import Held
 from kvconform.protocol import perform
 from kvconform.proxy import ImplementationFailed, make
 from kvconform.vectors.runner import Factory
@@ -21,7 +22,6 @@ from kvspec.events import (
     Decode,
     Extend,
     FreeState,
-    Held,
     Launch,
     MatchPrefix,
     Operation,

@@ -11,9 +11,10 @@ from kvconform.console import Consoles, Forms
 from kvconform.findings.baseline import Baseline
 from kvconform.findings.finding import Finding, Trace
 from kvconform.findings.outcome import Report
+from kvconform.findings.wording import NAMES
 from kvconform.levels.drawing import KEPT
 from kvconform.vectors.runner import Factory
-from kvspec.rules import ALL_RULES, NAMES
+from kvspec.rules import ALL_RULES
 
 AROUND = 5
 """Events shown before and after a requested line."""

@@ -3,15 +3,24 @@
 from collections.abc import Mapping
 
 from kvconform.oracle.notes import NotedState
-from kvconform.oracle.parts import check_content, check_length, check_set, not_reported
+from kvconform.oracle.parts import check_content, check_length, check_set, has_state, not_reported
 from kvconform.oracle.runs import without
-from kvspec.events import Held, HolderView, SnapshotAnswer
+from kvspec.events import HolderView, SnapshotAnswer
 from kvspec.lengths import Lengths
 from kvspec.model.records import Request, Session
-from kvspec.model.recurrent import has_state, slot_keeping
+from kvspec.model.recurrent import slot_keeping
 from kvspec.model.state import WITHHELD
 from kvspec.pages import ceil_pages
 from kvspec.rules import Violation, Wrong
+
+
+class Held(HolderView):
+    """One holder as the specification has it: nothing of what every holder has is left out."""
+
+    row: int
+    protected_len: int
+    committed_len: int
+    allocated_len: int
 
 
 def held(state: NotedState) -> tuple[dict[str, Held], dict[str, Held]]:

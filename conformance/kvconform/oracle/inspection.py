@@ -6,11 +6,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from kvconform.oracle.holders import check_holders, held, same_pages
+from kvconform.oracle.holders import Held, check_holders, held, same_pages
 from kvconform.oracle.notes import NotedState
 from kvconform.oracle.parts import POOLS, WORDS, check_set, not_reported
 from kvconform.oracle.runs import alongside, both, merged, runs_of, without
-from kvspec.events import Figures, Held, SnapshotAnswer
+from kvspec.events import Figures, SnapshotAnswer
 from kvspec.model.looking import held_tokens, turns_of
 from kvspec.model.state import WITHHELD
 from kvspec.pages import Runs, compress, count, expand, slots_of

@@ -13,7 +13,7 @@ from kvconform.oracle.meaning import Memory, waiting
 from kvspec import events
 from kvspec.events import Config
 from kvspec.model.state import WITHHELD, State
-from kvspec.store import Publication
+from kvspec.store import PrefixStore, Publication
 from kvspec.tokens import PrefixKey
 
 CHOICES = (
@@ -38,6 +38,11 @@ Counts = defaultdict[str, int]
 
 def _no_counts() -> Counts:
     return defaultdict(int)
+
+
+def in_flight(state: State, record: int) -> bool:
+    """Whether a launch in flight runs for a record."""
+    return any(passage.record == record for flight in state.flights.values() for passage in flight)
 
 
 @dataclass(eq=False, repr=False)
@@ -76,7 +81,7 @@ class NotedState(State):
         super().forget_record(record)
         if self.rows.get(row) == WITHHELD:
             self.reached["row withheld"] += 1
-        elif not self.config.withholds_rows and self.in_flight(record):
+        elif not self.config.withholds_rows and in_flight(self, record):
             self.chosen["row not withheld"] += 1
 
     def leave_behind(self, record: int, until: int, pages: list[int]) -> None:
@@ -120,7 +125,7 @@ class NotedState(State):
         copied.update(vars(self))
         for name in _COPIED:
             copied[name] = copied[name].copy()
-        other.store = self.store.copy()
+        other.store = copy_of(self.store)
         other.tables = {record: table.copy() for record, table in self.tables.items()}
         if self.memory is not None:
             other.memory = self.memory.copy()
@@ -128,6 +133,15 @@ class NotedState(State):
             requests = self.requests.items()
             other.requests = {req: request._replace(tokens=request.tokens.copy()) for req, request in requests}
         return other
+
+
+def copy_of(store: PrefixStore) -> PrefixStore:
+    """An independent copy of a prefix store."""
+    other = PrefixStore(store.reach)
+    if store.pages:
+        for name in ("pages", "parents", "children", "pins", "window_pins", "states", "state_pins"):
+            setattr(other, name, getattr(store, name).copy())
+    return other
 
 
 _COPIED = tuple(
@@ -174,7 +188,7 @@ def _extend(state: NotedState, op: events.Extend) -> Iterator[None]:
     state.reached["last chunk beside a first chunk"] += (names & continuing and state.mid_prefill - continuing) != set()
     if not state.config.withholds_rows and state.flights:
         begun = [state.requests[req].record for req in names - continuing]
-        state.chosen["row not withheld"] += sum(record is not None and state.in_flight(record) for record in begun)
+        state.chosen["row not withheld"] += sum(record is not None and in_flight(state, record) for record in begun)
 
 
 def _decode(state: NotedState, op: events.Decode) -> Iterator[None]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from itertools import chain, islice
 
-from kvconform.oracle.notes import NotedState
+from kvconform.oracle.notes import NotedState, copy_of
 from kvconform.oracle.parts import not_reported
 from kvconform.oracle.pools import FREE, STORE, Pool, pool_of, record_name
 from kvspec.model.answer import Needs, PoolName
@@ -145,7 +145,7 @@ def never_evicted(state: NotedState, pages: list[int]) -> Violation:
 
 def victims(state: NotedState, n: int) -> list[int]:
     """Some `n` pages that may leave: the specification does not say which, so the smallest numbers."""
-    store = state.store.copy()
+    store = copy_of(state.store)
     pages: list[int] = []
     while len(pages) < n:
         leaves = [(page, key) for key, page in store.pages.items() if not store.children.get(key, 1)]

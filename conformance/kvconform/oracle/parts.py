@@ -2,7 +2,7 @@
 
 from kvconform.oracle.notes import NotedState
 from kvconform.oracle.runs import merged, without
-from kvspec.model.recurrent import has_state, slot_keeping
+from kvspec.model.recurrent import slot_keeping
 from kvspec.pages import Runs, count, expand
 from kvspec.rules import Violation, Wrong
 
@@ -77,6 +77,14 @@ def check_set(
     if count(observed) != sum(length for _, length in merged(observed)):
         in_order = sorted(observed, key=lambda run: run if isinstance(run, int) else run[0])
         raise Violation(rule, f"{name}: some are there twice", observed=in_order, part=field)
+
+
+def has_state(state: NotedState, record: int, slot: int, length: int) -> bool | None:
+    """Whether a slot of a record has its state after `length` tokens; `None` if no answer reported which slot has."""
+    content = state.state_content.get(slot)
+    if content is None and slot_keeping(state, record, length) is None:
+        return None
+    return content == (record, length)
 
 
 def check_content(state: NotedState, record: int, slot: int, length: int, what: str) -> None:

@@ -8,8 +8,6 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from kvspec.memory import Finding, events
-from kvspec.memory.agreement import Agreement
-from kvspec.memory.announced import Announced
 from kvspec.memory.events import Event, Pool, Use
 from kvspec.memory.holding import Holding
 from kvspec.memory.order import Order, numbered
@@ -30,9 +28,8 @@ class Checker(Holding):
     def __init__(self, pools: Mapping[str, Pool]) -> None:
         """Pools in which everything is free."""
         super().__init__(pools)
-        self.order = Order()
-        self.agreement = Agreement()
-        self.announced = Announced(self.pools, self.differ)
+        self.order = order = Order()
+        self.wait, self.send, self.receive = order.wait, order.send, order.receive
         self.ends_reported: set[str | None] = set()
         """Streams whose operations have reported ends."""
         self.delivered: dict[int, str] = {}
@@ -71,34 +68,6 @@ class Checker(Holding):
             carried = self._read(number, use, to) if found is None else found
             if to is not None:
                 self._write(number, to, carried)
-
-    def wait(self, event: events.Wait) -> None:
-        """Later operations of a stream come after an operation or another stream."""
-        self.order.wait(event)
-
-    def send(self, event: events.Send) -> None:
-        """A host sends a message."""
-        self.order.send(event)
-
-    def receive(self, event: events.Receive) -> None:
-        """A host receives a message."""
-        self.order.receive(event)
-
-    def decide(self, event: events.Decide) -> None:
-        """A host decides something that its whole group decides."""
-        if not self.agreement.decide(event):
-            self.find("MEM-AGREE/differs")
-
-    def announce(self, event: events.Announce) -> None:
-        """A host announces to routers which blocks a tier holds."""
-        for code, block in self.announced.announce(event):
-            self.findings.append(Finding(f"MEM-ANNOUNCE/{code}", self.number, event.at, page=block))
-
-    def idle(self, event: events.Idle) -> None:
-        """Only keepers may hold anything; if all is idle, no decision of a group is left to make."""
-        super().idle(event)
-        for _ in self.agreement.behind() if event.pools is None else ():
-            self.find("MEM-AGREE/missing")
 
     def end(self, event: events.End) -> None:
         """A host has seen an operation complete; what it did not write is missing."""

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping
 from itertools import repeat
 
 from kvspec.memory import Finding, events
+from kvspec.memory.agreement import Agreement
+from kvspec.memory.announced import Announced
 from kvspec.memory.events import Event, Page, Pool
 from kvspec.memory.pages import Meant, PageState, PoolState, Promise, Table
 
@@ -19,6 +21,8 @@ class Holding:
         """Pools in which everything is free."""
         self.pools = {name: PoolState(name, pool) for name, pool in pools.items()}
         self.tables: dict[str, Table] = {}
+        self.agreement = Agreement()
+        self.announced = Announced(self.pools, self.differ)
         self.same: dict[Meant, set[Meant]] = {}
         """Content -> all that it was learnt to be, itself among it."""
         self.gone: set[str] = set()
@@ -136,11 +140,13 @@ class Holding:
             pool.reserved.pop(event.holder, None)
 
     def idle(self, event: events.Idle) -> None:
-        """The engine is idle: only keepers may hold anything."""
+        """Only keepers may hold anything; if all is idle, no decision of a group is left to make."""
         pools = [self.pools[name] for name in (self.pools if event.pools is None else event.pools)]
         pages = [page for pool in pools for page in pool.pages.values()]
         holders = {holder for page in pages for holder, _ in page.references}
         self._check_left(holders - self.gone - {*event.keepers}, "MEM-LEAK/idle", pools)
+        for _ in self.agreement.behind() if event.pools is None else ():
+            self.find("MEM-AGREE/missing")
 
     def _check_left(self, holders: set[str], code: str, pools: Iterable[PoolState]) -> None:
         for pool in pools:
@@ -160,17 +166,12 @@ class Holding:
                 self._compare("MEM-COUNT/listed", kind, page, page in others)
             if counted is not None and (kind != "free" or pool.config.num_pages is not None):
                 right = len(listed.keys() - others) if isinstance(counted, list) else counted
-                missing = isinstance(counted, list) and right < pool.total(kind)
-                self._compare(
-                    "MEM-COUNT/missing" if missing else "MEM-COUNT/total",
-                    kind,
-                    pool.page(None),
-                    right - pool.total(kind),
-                )
+                difference = right - pool.total(kind)
+                case = "missing" if isinstance(counted, list) and difference < 0 else "total"
+                self._compare(f"MEM-COUNT/{case}", kind, pool.page(None), difference)
         for number, times in (event.references or {}).items():
-            self._compare(
-                "MEM-COUNT/references", "references", pool.page(number), times - pool.page(number).references.total()
-            )
+            page = pool.page(number)
+            self._compare("MEM-COUNT/references", "references", page, times - page.references.total())
 
     def _compare(self, code: str, figure: str, page: PageState, difference: int) -> None:
         """A difference is a finding when it appears and when it changes."""
@@ -182,6 +183,11 @@ class Holding:
     def failed(self, event: events.Failed) -> None:
         """The engine gave up, which is a finding by itself."""
         self.find(f"MEM-FAILED/{event.kind}")
+
+    def decide(self, event: events.Decide) -> None:
+        """A host decides something that its whole group decides."""
+        if not self.agreement.decide(event):
+            self.find("MEM-AGREE/differs")
 
     # Names
 
@@ -228,6 +234,11 @@ class Holding:
         for promise in page.keys.values():
             if promise.planned and (page.kind != "held" if promise.writer is None else promise.writer == gone):
                 self._check_promise(page, promise)
+
+    def announce(self, event: events.Announce) -> None:
+        """A host announces to routers which blocks a tier holds."""
+        for code, block in self.announced.announce(event):
+            self.findings.append(Finding(f"MEM-ANNOUNCE/{code}", self.number, event.at, page=block))
 
     def map(self, event: events.Map) -> None:
         """A holder's table names pages from page index `index` on."""

@@ -16,16 +16,15 @@ HOST = "host"
 """A host's own stream: what is done there is done at once."""
 
 
-_DIGITS = 18
-"""Digits of a number in a name, at most."""
-
-
 def numbered(id: OpId, hosts: Container[str | None]) -> tuple[str | None, int] | None:
-    """The number of an operation, and the host before it where its name has one of `hosts`: `decode/7`."""
+    """The number of an operation, of at most 18 digits, and the host before it where its name has one of `hosts`.
+
+    The name `decode/7` has one.
+    """
     if isinstance(id, int):
         return None, id
     host, _, number = id.rpartition("/")
-    return (host, int(number)) if host in hosts and number.isdecimal() and len(number) <= _DIGITS else None
+    return (host, int(number)) if host in hosts and number.isdecimal() and len(number) <= 18 else None
 
 
 class Order:
@@ -83,8 +82,7 @@ class Order:
 
     def end(self, number: int, event: End) -> None:
         """A host has seen an operation, and all that comes before it."""
-        known = self.host(event.host)
-        known |= self.known(number, event.part)
+        self.host(event.host).update(self.known(number, event.part))
         self.ended |= {(number, event.host)} if event.part == "all" else set()
 
     def send(self, event: Send) -> None:
@@ -94,8 +92,7 @@ class Order:
 
     def receive(self, event: Receive) -> None:
         """A host knows what the sender of a message knew."""
-        known = self.host(event.host)
-        known |= self.messages.get(event.id, set())
+        self.host(event.host).update(self.messages.get(event.id, ()))
 
     def flies(self, number: int | None, host: str | None) -> bool:
         """Whether there is such an operation, and it is in flight as far as a host knows."""

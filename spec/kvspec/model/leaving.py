@@ -11,7 +11,6 @@ from kvspec.model.state import State
 from kvspec.pages import Runs, beginning, floor_align
 from kvspec.rules import Violation
 from kvspec.store import Publication
-from kvspec.tokens import Tokens
 
 
 def plan_publication(
@@ -134,7 +133,9 @@ def _finish_plain(state: State, op: Finish, answer: ObservedAnswer, request: Req
     """
     beyond = state.lengths[record].committed - len(request.tokens)
     if beyond > 0 and state.config.overshoot == "published":
-        request = request._replace(tokens=_with_unkept(request, beyond))
+        request = request._replace(tokens=request.tokens.copy())
+        # The ids of tokens past the stop are unknown.
+        request.tokens.extend(-(request.run << 32) - number for number in range(1, beyond + 1))
     committed = min(state.lengths[record].committed, len(request.tokens))
     limit = committed if state.config.prefix_cache else state.lengths[record].protected
     plan = plan_publication(state, request, record, limit, op.obs.freed if op.obs else None)
@@ -148,13 +149,6 @@ def _finish_plain(state: State, op: Finish, answer: ObservedAnswer, request: Req
     recurrent.publish_own(state, op, answer, record, key, plan.length)
     state.publish(record, plan)
     state.forget_record(record)
-
-
-def _with_unkept(request: Request, count: int) -> Tokens:
-    """A request's tokens and so many that were accepted past its stop, whose ids are unknown."""
-    tokens = request.tokens.copy()
-    tokens.extend(-(request.run << 32) - number for number in range(1, count + 1))
-    return tokens
 
 
 def _finish_turn(state: State, op: Finish, answer: ObservedAnswer, request: Request, record: int) -> None:
@@ -248,7 +242,10 @@ def abort(state: State, op: Abort, answer: ObservedAnswer) -> None:
         _release(state, answer, record, rule)
         record = None
     else:
-        hybrid.release_waiting(state, op, answer, rule, [] if record is None else state.private(record))
+        staying = {} if record is None else dict.fromkeys(state.private(record), rule)
+        answer.let_go([], rule, states=() if request.state is None else (request.state,), staying=staying)
+        if request.state is not None:
+            del state.state_owner[request.state]
     if request.session is not None and session is not None:
         if session.closing:
             del state.sessions[request.session]
@@ -289,7 +286,12 @@ def evict(state: State, op: Evict, answer: ObservedAnswer) -> None:
 
     Their window sides and states leave with them. A page that loses only its window side stays as a tombstone.
     """
-    hybrid.check_eviction(state, op)
+    if min(op.n, op.window, op.states) < 0 or op.n + op.window + op.states < 1:
+        raise Refusal("OP-1", f"n is {op.n}, window {op.window}, states {op.states}")
+    if op.window and not state.config.sliding_window:
+        raise Refusal("OP-1", "there is no sliding window")
+    if op.states and not state.config.num_states:
+        raise Refusal("OP-1", "there are no recurrent states")
     answer.carried_out()
     keys = answer.evicted(op.n)
     losing = state.store.check_evictable(keys)
@@ -299,7 +301,10 @@ def evict(state: State, op: Evict, answer: ObservedAnswer) -> None:
             "STORE-2", "too few pages were evicted", expected=f"at least {due}", observed=len(keys), part="evicted"
         )
     if state.config.sliding_window:
-        hybrid.evict_windows(state, op, answer, keys)
+        leaving = state.window_sides(keys.values())
+        state.drop_sides(answer.left("window", "SWA-5", op.window, leaving, hybrid.evictable_windows(state)))
     if state.config.num_states:
-        recurrent.evict_states(state, op, answer, keys)
+        states = state.store.states
+        leaving = sorted(states[key] for key in keys if key in states)
+        state.drop_states(answer.left("states", "MAMBA-5", op.states, leaving, recurrent.evictable_states(state)))
     state.drop(keys, losing)

@@ -47,8 +47,7 @@ def figures(state: State) -> Figures:
 
 def turns_of(state: State) -> list[int]:
     """The records that turns of sessions have."""
-    turns = [request for request in state.requests.values() if request.session is not None]
-    return [request.record for request in turns if request.record is not None]
+    return [one.record for one in state.requests.values() if one.session is not None and one.record is not None]
 
 
 def held_tokens(state: State, records: list[int]) -> int:

@@ -5,7 +5,7 @@ slot that its request computes in, and a tracking slot at a page border. Publish
 request goes on, are compared with it (rule DATA-2).
 """
 
-from kvspec.events import CacheUnfinished, Evict, Finish, FreeState, Refusal, TakeState
+from kvspec.events import CacheUnfinished, Finish, FreeState, Refusal, TakeState
 from kvspec.model.answer import ObservedAnswer
 from kvspec.model.records import Request
 from kvspec.model.state import State
@@ -20,14 +20,6 @@ def slot_keeping(state: State, record: int, border: int) -> int | None:
     return next(
         (slot for slot in states if slot != computing and state.state_content.get(slot) == (record, border)), None
     )
-
-
-def has_state(state: State, record: int, slot: int, length: int) -> bool | None:
-    """Whether a slot of a record has its state after `length` tokens; `None` if no answer reported which slot has."""
-    content = state.state_content.get(slot)
-    if content is None and slot_keeping(state, record, length) is None:
-        return None
-    return content == (record, length)
 
 
 def move_on(state: State, record: int, start: int, end: int, *, chooses: bool) -> None:
@@ -196,10 +188,3 @@ def evictable_states(state: State) -> list[int]:
     """The state slots of the store at prefixes without a lock."""
     store = state.store
     return [slot for key, slot in store.states.items() if store.pages[key] not in store.state_pins]
-
-
-def evict_states(state: State, op: Evict, answer: ObservedAnswer, keys: dict[PrefixKey, int]) -> None:
-    """Check the states that leave the store, those of the pages `keys` among them, and remove them."""
-    states = state.store.states
-    leaving = sorted(states[key] for key in keys if key in states)
-    state.drop_states(answer.left("states", "MAMBA-5", op.states, leaving, evictable_states(state)))

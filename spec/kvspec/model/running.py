@@ -38,17 +38,12 @@ def extend(state: State, op: Extend, answer: ObservedAnswer) -> None:
 
     if rows is None:
         rows = answer.rows(kept)
-    pages, sides, states = (
-        answer.given("pages", needs),
-        answer.given("window", needs),
-        answer.given("states", state_needs),
-    )
+    pages, sides = answer.given("pages", needs), answer.given("window", needs)
+    states = answer.given("states", state_needs)
     answer.sources(batch)
     for part in batch:
         req = part.req
-        _extend_one(state, part, rows[req])
-        record = state.requests[req].record
-        assert record is not None
+        record = _extend_one(state, part, rows[req])
         state.take_pages(record, pages.get(req, []), sides.get(req, []))
         recurrent.take_states(state, record, req, part.request, states.get(req, []), chooses=answer.chooses)
 
@@ -118,8 +113,8 @@ def _room(state: State, answer: ObservedAnswer, pages: int, positions: list[int]
     return answer.room(pages, ceil_pages(sum(positions), page_size) + len(positions))
 
 
-def _extend_one(state: State, part: Part, row: int) -> None:
-    """Apply one request of a prefill batch that was checked whole; its new pages follow."""
+def _extend_one(state: State, part: Part, row: int) -> int:
+    """Apply one request of a prefill batch that was checked whole: its record. Its new pages follow."""
     req, request, prefix_len, seq_len = part
     record = request.record
     if record is None:
@@ -138,6 +133,7 @@ def _extend_one(state: State, part: Part, row: int) -> None:
         state.runs += 1
         request = request._replace(record=record, running=True, prefix_len=None, run=state.runs, state=None)
     state.requests[req] = request._replace(seq_len=seq_len)
+    return record
 
 
 def decode(state: State, op: Decode, answer: ObservedAnswer) -> None:
@@ -266,8 +262,13 @@ def complete(state: State, op: Complete, answer: ObservedAnswer) -> None:
         done = steps[oldest_open]._replace(completed=True)
         state.speculating[req] = (*steps[:oldest_open], done, *steps[oldest_open + 1 :])
     del state.flights[op.launch]
-    for passage in passages if state.readers else ():
-        _read_to_the_end(state, passage.row)
+    for row in [passage.row for passage in passages] if state.readers else ():
+        _, *later = state.readers[row]
+        state.readers[row] = tuple(later)
+        if not later:
+            del state.readers[row]
+            if ownership.flush(state.rows[row], 0) == ownership.FREE:
+                state.free_row(row)
     if not state.flights:
         state.may_keep.clear()
 
@@ -291,17 +292,6 @@ def _arriving(state: State, op: Complete, passages: list[Passage]) -> tuple[list
         stranger = next((req for req in tokens if req not in due), "a request that left")
         raise _miscounted(op, f"a token came for {stranger}, which this launch did not sample for")
     return sampled, to_verify
-
-
-def _read_to_the_end(state: State, row: int) -> None:
-    """The oldest launch reads a row no more; if it was the last one, and the row was withheld for it, that is free."""
-    _, *later = state.readers[row]
-    if later:
-        state.readers[row] = tuple(later)
-        return
-    del state.readers[row]
-    if ownership.flush(state.rows[row], 0) == ownership.FREE:
-        state.free_row(row)
 
 
 def _miscounted(op: Complete, what: str) -> Exception:

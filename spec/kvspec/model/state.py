@@ -123,10 +123,6 @@ class State:
         table = self.tables[record]
         return table[len(table) - private_pages(self.lengths[record], self.config.page_size) :]
 
-    def in_flight(self, record: int) -> bool:
-        """Whether a launch in flight runs for a record."""
-        return any(passage.record == record for flight in self.flights.values() for passage in flight)
-
     def read_beyond(self, row: int, position: int) -> bool:
         """Whether a launch in flight still reads `position` of `row`, or one after it (RACE-1)."""
         return any(read > position for read in self.readers.get(row, ()))
@@ -143,13 +139,6 @@ class State:
     def window_sides(self, pages: Iterable[int]) -> list[int]:
         """The window pages behind `pages`, in their order."""
         return list(self.sides_behind(pages).values())
-
-    def next_position(self, request: Request, record: int) -> int:
-        """The first position that a later step of a running request, or of its session's next turn, may compute.
-
-        A retracted turn resumes after the written ones of its tokens, but always recomputes its last token.
-        """
-        return min(self.lengths[record].committed, self.written[record], len(request.tokens) - 1)
 
     # How it changes
 

@@ -134,10 +134,15 @@ def test_a_tail_that_begins_inside_a_page_is_found_by_the_shortest_trace() -> No
 
 CURSOR_TOO_FAR = """
 import json
+from kvspec.model import hybrid
+from kvspec.window import evictable_until
+def too_far(state, request, record):
+    held, config = state.lengths[record], state.config
+    bound = evictable_until(held.committed, config.sliding_window, config.page_size)
+    return max(held.protected, state.cursor[record], bound)
+hybrid.furthest_cursor = too_far
 from kvconform.exploring import SCOPES, exhaust
 from kvconform.exploring.report import brief
-from kvspec.model.state import State
-State.next_position = lambda self, request, record: self.lengths[record].committed
 finding = exhaust(SCOPES["sliding-window"]).finding
 print(json.dumps([finding.finding.rule.id, [brief(op) for op in finding.operations]]))
 """

@@ -31,10 +31,10 @@ from kvconform.levels.requests.description import known, ledger, memory_in_words
 from kvconform.levels.requests.minimise import Shortest
 from kvconform.levels.requests.recovery import Recovery
 from kvconform.oracle import Model, owner_name, record_name
-from kvconform.oracle.holders import held
+from kvconform.oracle.holders import Held, held
 from kvconform.proxy import ImplementationFailed, RuleBroken
 from kvconform.vectors.runner import ExpectationFailed, Failure, names_in, unanswered
-from kvspec.events import Config, Held, Operation, Refusal, SnapshotAnswer
+from kvspec.events import Config, Operation, Refusal, SnapshotAnswer
 from kvspec.model.state import WITHHELD, State
 from kvspec.pages import Runs, ceil_pages, count, expand
 from kvspec.rules import ALL_RULES, Violation
