@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -19,6 +19,7 @@ from kvlab.goals import Goal
 from kvlab.injection import Defect, NotInjected, inject_fault
 from kvlab.issues import Issue, issues_of, options_of
 from kvlab.pairs import Pairs
+from kvlab.traffic import STUCK
 from kvspec.memory import Pool
 from kvspec.memory.events import Failed, MemoryEvent
 
@@ -89,14 +90,15 @@ def known_issues(
     engine: str,
     options: type[W],
     run: Callable[[W | None, int], object],
-    fix_others: Callable[[Issue, Patches], None],
+    fix: Callable[..., None],
     *,
     runs: int = 40,
     can_run: Callable[[W | None], bool] = lambda _: True,
 ) -> list[Known]:
     """The known issues of an engine, each with `runs` seeds of its workload; those that cannot run are left out.
 
-    `run` takes the driver's `options`, `None` if any will do, and a seed. `fix_others` fixes all issues but one.
+    `run` takes the driver's `options`, `None` if any will do, and a seed. `fix(patches, but=name)` applies all fixes
+    but the one of that name.
     """
     table, known = issues_of(engine), list[Known]()
     for issue in table.at("memory"):
@@ -105,8 +107,38 @@ def known_issues(
         if issue.workload is None:
             known.append(Known(issue))
         elif can_run(work):
-            known.append(Known(issue, partial(run, work), partial(fix_others, issue), runs))
+            known.append(Known(issue, partial(run, work), partial(fix, but=issue.fix), runs))
     return known
+
+
+class Attached(Protocol):
+    """What takes the events out of an engine."""
+
+    hooks: Hooks
+
+
+A = TypeVar("A", bound=Attached)
+
+
+class Attachment(Generic[A]):
+    """The runs at hand: what is attached to the engine, and the trace that takes its events."""
+
+    attached: A
+    trace: CheckedTrace
+
+    def __init__(self, make: Callable[[CheckedTrace], A]) -> None:
+        """Nothing is attached yet; `make` attaches something for a trace."""
+        self._make = make
+
+    def attach(self, trace: CheckedTrace) -> Hooks:
+        """Attach, for the runs that follow."""
+        self.trace, self.attached = trace, self._make(trace)
+        return self.attached.hooks
+
+    def ended(self, error: str, *, watched: bool = False) -> None:
+        """A run has ended, perhaps with an error; hooks that watched the engine have reported all errors but hangs."""
+        if STUCK in error or (error and not watched):
+            self.attached.hooks.emit(Failed("stuck" if STUCK in error else "assertion", error))
 
 
 @dataclass(frozen=True)

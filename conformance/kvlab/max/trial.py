@@ -4,19 +4,15 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from kvattach.hooks import Hooks
 from kvattach.max.hooks import Attached
 from kvattach.max.pools import HOST
-from kvattach.patches import Patches
-from kvlab.drives import CheckedTrace, Trial, known_issues
+from kvlab.drives import Attachment, Trial, known_issues
 from kvlab.goals import OVERLAPPED, Goal
-from kvlab.issues import Issue
 from kvlab.max import driver
 from kvlab.max.engine import load
 from kvlab.max.faults import defects
 from kvlab.max.fixes import fix
-from kvlab.traffic import STUCK
-from kvspec.memory.events import Begin, Failed, MemoryEvent
+from kvspec.memory.events import Begin, MemoryEvent
 
 
 def trial(folder: Path) -> Trial:
@@ -26,24 +22,14 @@ def trial(folder: Path) -> Trial:
         EngineError: it holds none.
     """
     engine = load(folder)
-    made: list[Attached] = []
-    checked: list[CheckedTrace] = []
-
-    def attach(trace: CheckedTrace) -> Hooks:
-        checked[:] = [trace]
-        made[:] = [Attached(engine, trace)]
-        return made[0].hooks
+    drive = Attachment(partial(Attached, engine))
 
     def run(shape: driver.Shape | None, seed: int) -> None:
-        error = driver.run(engine, made[0], seed, shape=shape, report=checked[0].find)
-        if error:
-            made[0].hooks.emit(Failed("stuck" if STUCK in error else "assertion", error))
+        drive.ended(driver.run(engine, drive.attached, seed, shape=shape, report=drive.trace.find))
 
-    def fix_others(issue: Issue, patches: Patches) -> None:
-        fix(engine, patches, but=issue.id)
-
-    known = known_issues("max", driver.Shape, run, fix_others)
-    return Trial("MAX", attach, partial(run, None), defects(engine), partial(fix, engine), known, goals=GOALS)
+    fixes = partial(fix, engine)
+    known = known_issues("max", driver.Shape, run, fixes)
+    return Trial("MAX", drive.attach, partial(run, None), defects(engine), fixes, known, goals=GOALS)
 
 
 def _from_host(events: Sequence[MemoryEvent]) -> bool:

@@ -3,13 +3,10 @@
 from functools import partial
 from pathlib import Path
 
-from kvattach.hooks import Hooks
 from kvattach.mini_sglang.hooks import Attached
-from kvattach.patches import Patches
 from kvlab.device import Event, Stream
-from kvlab.drives import CheckedTrace, Trial, known_issues
+from kvlab.drives import Attachment, Trial, known_issues
 from kvlab.goals import OVERLAPPED
-from kvlab.issues import Issue
 from kvlab.mini_sglang import driver
 from kvlab.mini_sglang.engine import load
 from kvlab.mini_sglang.faults import defects
@@ -23,20 +20,11 @@ def trial(folder: Path) -> Trial:
         EngineError: it holds none.
     """
     engine = load(folder)
-
-    checked: list[CheckedTrace] = []
-
-    def attach(trace: CheckedTrace) -> Hooks:
-        checked[:] = [trace]
-        return Attached(engine, trace, Stream, Event).hooks
+    drive = Attachment(lambda trace: Attached(engine, trace, Stream, Event))
 
     def run(shape: driver.Shape | None, seed: int) -> None:
-        driver.run(engine, seed, shape=shape, report=checked[0].find)
+        driver.run(engine, seed, shape=shape, report=drive.trace.find)
 
-    def fix_others(issue: Issue, patches: Patches) -> None:
-        fix(engine, patches, but=issue.id)
-
-    known = known_issues("mini-sglang", driver.Shape, run, fix_others)
-    return Trial(
-        "mini-sglang", attach, partial(run, None), defects(engine), partial(fix, engine), known, goals=OVERLAPPED
-    )
+    fixes = partial(fix, engine)
+    known = known_issues("mini-sglang", driver.Shape, run, fixes)
+    return Trial("mini-sglang", drive.attach, partial(run, None), defects(engine), fixes, known, goals=OVERLAPPED)

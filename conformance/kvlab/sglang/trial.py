@@ -4,15 +4,13 @@ import random
 from functools import partial
 from pathlib import Path
 
-from kvattach.hooks import Hooks
 from kvattach.patches import Patches
 from kvattach.sglang.hooks import Attached
 from kvattach.sglang.release import Release
 from kvlab.device import Event, Stream
-from kvlab.drives import CheckedTrace, Known, Trial, known_issues
+from kvlab.drives import Attachment, CheckedTrace, Known, Trial, known_issues
 from kvlab.goals import ILLUSTRATED, OVERLAPPED, PAIRED
 from kvlab.hosts import Together
-from kvlab.issues import Issue
 from kvlab.sglang import driver, pair, ranks, walk
 from kvlab.sglang.driver import Shape
 from kvlab.sglang.duo import Duo
@@ -21,8 +19,6 @@ from kvlab.sglang.issues import can_run, fix
 from kvlab.sglang.network import LATER, SERVERS
 from kvlab.sglang.release import load
 from kvlab.stubs import EngineError
-from kvlab.traffic import STUCK
-from kvspec.memory.events import Failed
 
 RUNS = 60
 """Runs that look for one issue."""
@@ -47,55 +43,42 @@ def trial(folder: Path) -> Trial:
         Attached(release, CheckedTrace(), Stream, Event).hooks.detach()
     except Exception as error:
         raise EngineError(f"its scheduler cannot be driven: {type(error).__name__}: {error}") from error
-    attached: list[Attached] = []
-    checked: list[CheckedTrace] = []
-
-    def attach(trace: CheckedTrace) -> Hooks:
-        checked[:] = [trace]
-        attached[:] = [Attached(release, trace, Stream, Event)]
-        return attached[0].hooks
-
+    drive = Attachment(lambda trace: Attached(release, trace, Stream, Event))
+    fixes = partial(fix, release)
     avoided: list[Patches] = []
     """As long as the known issues are fixed, two servers bring none of the others out either."""
 
     def fix_all(patches: Patches) -> None:
         avoided[:] = [patches]
-        fix(release, patches)
-
-    def report(error: str) -> None:
-        if error:
-            attached[0].hooks.emit(Failed("stuck" if STUCK in error else "assertion", error))
+        fixes(patches)
 
     def run(seed: int) -> None:
-        report(_run(release, seed, attached[0], checked[0]))
+        drive.ended(_run(release, seed, drive.attached, drive.trace))
         if release.pairs and seed % PAIRS_EVERY == PAIRS_EVERY - 2:
             drive_pair(seed, known=not avoided)
 
     def drive_pair(seed: int, *, known: bool = True) -> None:
-        hooks = attached[0].hooks
+        hooks = drive.attached.hooks
         hooks.detach()
         try:
             duo = Duo.drawn(random.Random(f"{seed} duo"), known=known)
-            pair.run(release, seed, Together(hooks.trace, SERVERS, LATER), duo, checked[0].find)
+            pair.run(release, seed, Together(hooks.trace, SERVERS, LATER), duo, drive.trace.find)
         finally:
             hooks.attach()
 
-    def drive(shape: Shape | None, seed: int) -> None:
-        report(driver.run(release, seed, attached[0], shape, report=checked[0].find))
-
-    def fix_others(issue: Issue, patches: Patches) -> None:
-        fix(release, patches, but=issue.fix)
+    def run_in(shape: Shape | None, seed: int) -> None:
+        drive.ended(driver.run(release, seed, drive.attached, shape, report=drive.trace.find))
 
     def searched(one: Known) -> Known:
         """An issue of two servers is looked for in drives of these."""
         pairs = one.issue.id.startswith("pair-")
-        return Known(one.issue, drive_pair, partial(fix_others, one.issue), RUNS) if pairs else one
+        return Known(one.issue, drive_pair, partial(fixes, but=one.issue.fix), RUNS) if pairs else one
 
-    known = known_issues("sglang", Shape, drive, fix_others, runs=RUNS, can_run=partial(can_run, release))
+    known = known_issues("sglang", Shape, run_in, fixes, runs=RUNS, can_run=partial(can_run, release))
     if release.pairs:
         known = [searched(one) for one in known]
     goals = {**(PAIRED if release.pairs else OVERLAPPED), **(ILLUSTRATED if release.sessions is not None else {})}
-    return Trial("SGLang", attach, run, injected, fix_all, known, goals=goals)
+    return Trial("SGLang", drive.attach, run, injected, fix_all, known, goals=goals)
 
 
 def _run(release: Release, seed: int, attached: Attached, checked: CheckedTrace) -> str:

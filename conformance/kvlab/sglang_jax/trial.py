@@ -3,12 +3,9 @@
 from functools import partial
 from pathlib import Path
 
-from kvattach.hooks import Hooks
-from kvattach.patches import Patches
 from kvattach.sglang_jax.hooks import Attached
-from kvlab.drives import CheckedTrace, Trial, known_issues
+from kvlab.drives import Attachment, Trial, known_issues
 from kvlab.goals import OVERLAPPED
-from kvlab.issues import Issue
 from kvlab.sglang_jax import driver
 from kvlab.sglang_jax.engine import load
 from kvlab.sglang_jax.faults import defects
@@ -22,21 +19,11 @@ def trial(folder: Path) -> Trial:
         EngineError: it holds none.
     """
     engine = load(folder)
-    attached: list[Hooks] = []
-    checked: list[CheckedTrace] = []
-
-    def attach(trace: CheckedTrace) -> Hooks:
-        checked[:] = [trace]
-        attached[:] = [Attached(engine, trace).hooks]
-        return attached[0]
+    drive = Attachment(partial(Attached, engine))
 
     def run(shape: driver.Shape | None, seed: int) -> None:
-        driver.run(engine, seed, shape=shape, report=checked[0].find)
+        driver.run(engine, seed, shape=shape, report=drive.trace.find)
 
-    def fix_others(issue: Issue, patches: Patches) -> None:
-        fix(engine, patches, but=issue.id)
-
-    known = known_issues("sglang-jax", driver.Shape, run, fix_others)
-    return Trial(
-        "sglang-jax", attach, partial(run, None), defects(engine), partial(fix, engine), known, goals=OVERLAPPED
-    )
+    fixes = partial(fix, engine)
+    known = known_issues("sglang-jax", driver.Shape, run, fixes)
+    return Trial("sglang-jax", drive.attach, partial(run, None), defects(engine), fixes, known, goals=OVERLAPPED)

@@ -5,14 +5,12 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from kvattach.hooks import Hooks, Trace
 from kvattach.transformers.hooks import Attached
 from kvattach.transformers.modules import imported
-from kvlab.drives import Known, Trial
+from kvlab.drives import Attachment, Known, Trial
 from kvlab.issues import issues_of
 from kvlab.model import differences, sharp_model
 from kvlab.stubs import EngineError, require
-from kvlab.traffic import STUCK
 from kvlab.transformers.driver import Driver
 from kvlab.transformers.faults import defects
 from kvlab.transformers.fixes import fix
@@ -36,20 +34,14 @@ def trial(folder: Path) -> Trial:
     if loaded != folder.resolve():
         raise EngineError(f"this process holds another transformers already: {loaded}")
     engine, model = imported(), sharp_model()
-    attached: list[Hooks] = []
-
-    def attach(trace: Trace) -> Hooks:
-        attached[:] = [Attached(engine, trace).hooks]
-        return attached[0]
+    drive = Attachment(partial(Attached, engine))
 
     def run(seed: int) -> None:
         driver = Driver(model, seed, REQUESTS)
-        error = driver.run()
-        if STUCK in error:  # the hooks have reported the others
-            attached[0].emit(Failed("stuck", error))
+        drive.ended(driver.run(), watched=True)
         for one in differences(model, list(driver.answers.values())):
             words = f"wrong token: request {one.rid} position {one.position}: {one.found} and not {one.expected}"
-            attached[0].emit(Failed("assertion", words))
+            drive.attached.hooks.emit(Failed("assertion", words))
 
     known = [Known(issue) for issue in issues_of("transformers").at("memory")]
-    return Trial("transformers", attach, run, defects(engine), partial(fix, engine), known)
+    return Trial("transformers", drive.attach, run, defects(engine), partial(fix, engine), known)

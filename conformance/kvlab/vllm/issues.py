@@ -43,19 +43,19 @@ def drawn(work: Workload, seed: int) -> Workload:
     return replace(work, seed=seed, documents=other.documents)
 
 
-def fix_others(issue: Issue, patches: Patches) -> None:
-    """Fix what hides an issue."""
-    if issue.fix != names_without_content.__name__:
+def fix(patches: Patches, but: str = "") -> None:
+    """Apply all fixes, or all but the one of this name."""
+    if but != names_without_content.__name__:
         inject_fault(names_without_content(), patches)
-    for fix in FIXES:
-        if issue.fix != fix.__name__:
-            fix(patches)
+    for one in FIXES:
+        if but != one.__name__:
+            one(patches)
 
 
 def bring_out(issue: Issue) -> Finding | None:
     """Drive the release of this process until an issue shows; the finding."""
     work, patches, checked = workload_of(issue), Patches(), CheckedTrace()
-    fix_others(issue, patches)
+    fix(patches, but=issue.fix)
     hooks = attached(checked, offloading=bool(work.offload))
     try:
         for seed in range(RUNS):

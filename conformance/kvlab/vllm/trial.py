@@ -6,11 +6,10 @@ from kvattach.hooks import Hooks
 from kvattach.patches import Patches
 from kvlab.drives import CheckedTrace, Trial, known_issues
 from kvlab.goals import ILLUSTRATED, SERVED, SPECULATIVE
-from kvlab.injection import inject_fault
 from kvlab.vllm import kv_offloading, nixl
 from kvlab.vllm.driver import EngineGaveUp, StuckError
 from kvlab.vllm.engine import fitting
-from kvlab.vllm.faults import defects, names_without_content
+from kvlab.vllm.faults import defects
 from kvlab.vllm.faults_chunks import chunk_defects
 from kvlab.vllm.faults_events import event_defects
 from kvlab.vllm.faults_nixl import pull_defects, push_defects
@@ -18,7 +17,7 @@ from kvlab.vllm.faults_offload import offloading_defects
 from kvlab.vllm.faults_pictures import picture_defects
 from kvlab.vllm.faults_states import drafted_state_defects
 from kvlab.vllm.faults_tokens import token_defects
-from kvlab.vllm.issues import FIXES, RUNS, drawn, fix_others
+from kvlab.vllm.issues import RUNS, drawn, fix
 from kvlab.vllm.offloading import attached as attached_to
 from kvlab.vllm.offloading import lacking, prepared
 from kvlab.vllm.servers import driven
@@ -71,11 +70,9 @@ def trial(folder: Path | None) -> Trial:
         if seed % SERVERS_EVERY == SERVERS_EVERY - 2 and not without_servers:
             drive(servers_workload(seed, known=not avoided))
 
-    def fix(patches: Patches) -> None:
+    def fix_all(patches: Patches) -> None:
         avoided[:] = [patches]
-        inject_fault(names_without_content(), patches)
-        for one in FIXES:
-            one(patches)
+        fix(patches)
 
     name = f"vLLM, but not its offloading to the CPU ({without})" if without else "vLLM"
     injected = [
@@ -92,9 +89,9 @@ def trial(folder: Path | None) -> Trial:
         "vllm",
         Workload,
         lambda work, seed: drive(drawn(work or Workload(), seed)),
-        fix_others,
+        fix,
         runs=RUNS,
         can_run=lambda work: not lacking(work or Workload(), without),
     )
     goals = {**ILLUSTRATED, **(SPECULATIVE if without_servers else SERVED)}
-    return Trial(name, attach, run, injected, fix, known, goals=goals)
+    return Trial(name, attach, run, injected, fix_all, known, goals=goals)
