@@ -7,13 +7,13 @@ reference of the hot cache is its name alone. A file on disk is a page of a keye
 """
 
 import ctypes
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+from kvattach.acting import Acting
 from kvattach.hooks import Hooks, Trace, chained
 from kvattach.lmcache.modules import Engine
 from kvspec.memory.events import Begin, Count, Drop, End, EndHolder, Idle, Pool, Publish, Release, Share, Take, Use
@@ -54,20 +54,21 @@ class Attached:
         """Install the hooks."""
         self.hooks = hooks = Hooks(trace)
         self._engine, self._numbers = engine, count(1)
-        self._calls = threading.local()
+        self._acting = Acting(hooks, Call("nobody"))
         self._disk: Any = None
         self._files: dict[str, str | None] = {}
         """The content of each file."""
         whole, memory, cpu, disk = engine.cache_engine.LMCacheEngine, engine.memory, engine.cpu, engine.disk
+        within = self._acting.within
         for name in ("store", "retrieve"):
-            self._within(whole, name, self._call_of(name), ends=True)
+            within(whole, name, self._call_of(name), self._ended)
             self._within_steps(whole, f"{name}_layer", self._call_of(name))
         for name in ("lookup", "lookup_unpin"):
-            self._within(whole, name, lambda _, *args, **kwargs: Call(f"lookup {kwargs.get('lookup_id') or args[0]}"))
-        self._within(whole, "_clear", lambda *_, **__: Call(f"clear {next(self._numbers)}"))
+            within(whole, name, lambda _, *args, **kwargs: Call(f"lookup {kwargs.get('lookup_id') or args[0]}"))
+        within(whole, "_clear", lambda *_, **__: Call(f"clear {next(self._numbers)}"))
         hooks.hook(whole, "lookup_unpin", after=lambda _, __, ___, name: hooks.emit(EndHolder(f"lookup {name}")))
         for name in ("submit_put_task", "remove"):
-            self._within(cpu.LocalCPUBackend, name, lambda *_, **__: Call(self._call.name, own=True))
+            within(cpu.LocalCPUBackend, name, lambda *_, **__: Call(self._acting.now.name, own=True))
         hooks.hook(cpu.LocalCPUBackend, "__init__", after=self._cpu_made)
         hooks.hook(disk.LocalDiskBackend, "__init__", after=self._disk_made)
         allocator = engine.allocator.TensorMemoryAllocator
@@ -79,53 +80,23 @@ class Attached:
             hooks.hook(memory.TensorMemoryObj, name, before=do)
         files = disk.LocalDiskBackend
         for name in ("submit_put_task", "async_save_bytes_to_disk"):
-            self._within(files, name, self._write_of)
+            within(files, name, self._write_of)
         hooks.hook(files, "write_file", after=self._written)
         hooks.hook(files, "read_file", before=lambda _, __, ___, path: Path(path).exists(), after=self._read)
 
     # Whose a reference is
 
-    @property
-    def _call(self) -> Call:
-        return self._stack[-1] if self._stack else Call("nobody")
-
-    @property
-    def _stack(self) -> list[Call]:
-        stack: list[Call] | None = getattr(self._calls, "stack", None)
-        if stack is None:
-            stack = self._calls.stack = []
-        return stack
-
-    def _within(self, owner: Any, name: str, call: Callable[..., Call], *, ends: bool = False) -> None:
-        """References that a function takes are those of the call that `call` answers; afterwards none may be left."""
-        original = getattr(owner, name)
-
-        def within(*args: Any, **kwargs: Any) -> Any:
-            made = self.hooks.guarded(call, *args, **kwargs) or self._call
-            self._stack.append(made)
-            try:
-                return original(*args, **kwargs)
-            finally:
-                self._stack.pop()
-                if ends:
-                    self.hooks.guarded(self._ended, made)
-
-        self.hooks.set(owner, name, within)
-
     def _within_steps(self, owner: Any, name: str, call: Callable[..., Call]) -> None:
-        """The same for a generator, which gets on a layer at a time."""
+        """References that a generator takes, a layer at a time, are those of the call that `call` answers."""
         original = getattr(owner, name)
 
         def within(*args: Any, **kwargs: Any) -> Iterator[Any]:
-            made = self.hooks.guarded(call, *args, **kwargs) or self._call
+            made = self.hooks.guarded(call, *args, **kwargs) or self._acting.now
             steps, end = original(*args, **kwargs), object()
             answer = None
             while answer is not end:
-                self._stack.append(made)
-                try:
+                with self._acting.as_one(made):
                     answer = next(steps, end)
-                finally:
-                    self._stack.pop()
                 if answer is not end:
                     yield answer
             self.hooks.guarded(self._ended, made)
@@ -192,27 +163,27 @@ class Attached:
 
     def _taken(self, made: list[Any]) -> None:
         for one in made:
-            self.hooks.emit(Take(self._call.name, CPU, [*self._object(one).pages]))
+            self.hooks.emit(Take(self._acting.now.name, CPU, [*self._object(one).pages]))
 
     def _up(self, made: Any) -> None:
-        if self._call.own:
+        if self._acting.now.own:
             return
         record = self._object(made)
-        self.hooks.emit(Share(self._call.name, CPU, [*record.pages], pin=self._call.file is not None))
+        self.hooks.emit(Share(self._acting.now.name, CPU, [*record.pages], pin=self._acting.now.file is not None))
 
     def _down(self, made: Any) -> None:
-        if not self._call.own:
-            self.hooks.emit(Release(self._call.name, CPU, [*self._object(made).pages]))
+        if not self._acting.now.own:
+            self.hooks.emit(Release(self._acting.now.name, CPU, [*self._object(made).pages]))
 
     def _pinned(self, made: Any) -> None:
         record = self._object(made)
-        record.pins.append(self._call.name)
-        self.hooks.emit(Share(self._call.name, CPU, [*record.pages], pin=True))
+        record.pins.append(self._acting.now.name)
+        self.hooks.emit(Share(self._acting.now.name, CPU, [*record.pages], pin=True))
 
     def _unpinned(self, made: Any) -> None:
         """A pin is given back by its holder, or taken from any holder by a removal."""
         record = self._object(made)
-        who = record.pins[0] if self._call.own and record.pins else self._call.name
+        who = record.pins[0] if self._acting.now.own and record.pins else self._acting.now.name
         if who in record.pins:
             record.pins.remove(who)
         self.hooks.emit(Release(who, CPU, [*record.pages]))
@@ -246,7 +217,7 @@ class Attached:
 
     def label(self, start: int, stop: int, layer: int | None) -> str:
         """The label of a chunk of the call's tokens; without a layer of all of them."""
-        return chained("", (start, self._call.tokens[:stop], self._call.apart, layer))
+        return chained("", (start, self._acting.now.tokens[:stop], self._acting.now.apart, layer))
 
     def wrote(self, made: Any, label: str) -> None:
         """The connector to the device has written a chunk into a memory object."""
@@ -260,7 +231,9 @@ class Attached:
 
     def _use(self, record: Object, label: str | None = None) -> Use:
         label = record.label if label is None else label
-        return Use(pool=CPU, pages=[record.pages[0]], labels=None if label is None else [label], holder=self._call.name)
+        return Use(
+            pool=CPU, pages=[record.pages[0]], labels=None if label is None else [label], holder=self._acting.now.name
+        )
 
     def _done(self, **uses: Any) -> None:
         """An operation that is complete when its function returns."""
@@ -282,7 +255,7 @@ class Attached:
 
     def _written(self, _: None, __: None, ___: Any, buffer: Any, path: str) -> None:
         """A file was written from a memory object; it is read now, and not when the write was queued."""
-        file, call = Path(path).name, self._call
+        file, call = Path(path).name, self._acting.now
         self._files[file] = call.label
         source = Use(pool=CPU, pages=[self._page(buffer)], holder=call.name)
         self._done(copies=[(source, Use(pool=DISK, pages=[file]))])
@@ -299,5 +272,5 @@ class Attached:
         """A file was read into a memory object."""
         if not there:
             return
-        target = Use(pool=CPU, pages=[self._page(buffer)], holder=self._call.name)
+        target = Use(pool=CPU, pages=[self._page(buffer)], holder=self._acting.now.name)
         self._done(copies=[(Use(pool=DISK, pages=[Path(path).name]), target)])

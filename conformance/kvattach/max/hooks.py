@@ -62,7 +62,7 @@ class Attached(Transfers):
         hooks, cache, manager = self.hooks, engine.cache.JengaKVCacheManager, engine.manager.JengaBlockManager
         hooks.hook(manager, "claim", before=self._claimed)
         for owner, name in ((manager, "alloc"), (manager, "release"), (cache, "step")):
-            self._within(owner, name, lambda _, context: self._stay(context).name)
+            self.acting.within(owner, name, lambda _, context: self._stay(context).name)
         hooks.hook(manager, "release", before=lambda _, context: self._stay(context), after=self._released)
         hooks.hook(engine.constructor.TextBatchConstructor, "release_request", after=self._left)
         for group in (engine.groups.KVGroupCoordinatorInterface, engine.recurrent.RecurrentKVGroupCoordinator):

@@ -5,12 +5,12 @@ a run of pages.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from itertools import count
 from math import lcm
 from typing import Any
 
+from kvattach.acting import Acting
 from kvattach.hooks import Hooks, Trace
 from kvattach.max.modules import Engine
 from kvspec.memory.events import Count, Drop, EndHolder, Idle, Pool, Publish, Release, Share, Take
@@ -27,7 +27,7 @@ class Pools:
         """Install the hooks."""
         self.hooks = hooks = Hooks(trace)
         self._numbers = count(1)
-        self._who = ["nobody"]
+        self.acting = Acting(hooks, "nobody")
         self._names: dict[tuple[int, str, int], bytes] = {}
         """Pool, leaf and block -> the name under which the block is found."""
         self.contents: dict[bytes, str] = {}
@@ -43,8 +43,8 @@ class Pools:
             hooks.hook(pool, name, after=lambda _, __, of, *___: self._gone(of))
         manager = engine.manager.JengaBlockManager
         for name in ("poll_transfers", "_track_transfer"):
-            self._within(manager, name, lambda *_, **__: TRANSFERS)
-        self._within(manager, "_copy_prefix_from_peers", lambda *_: f"peers {next(self._numbers)}", ends=True)
+            self.acting.within(manager, name, lambda *_, **__: TRANSFERS)
+        self.acting.within(manager, "_copy_prefix_from_peers", lambda *_: f"peers {next(self._numbers)}", self._ended)
 
     def _made(self, _: None, __: None, cache: Any, **___: Any) -> None:
         self._pools = cache.pools
@@ -84,43 +84,24 @@ class Pools:
     def _taken(self, _: None, block: Any, pool: Any, leaf: str) -> None:
         """A block is handed out. Its old name is dropped, and so are those of other leaves' blocks in its bytes."""
         self._gone(pool)
-        self.hooks.emit(Take(self._who[-1], f"kv{self._index(pool)}", [*self.pages(leaf, [block.bid])]))
+        self.hooks.emit(Take(self.acting.now, f"kv{self._index(pool)}", [*self.pages(leaf, [block.bid])]))
 
     def _freed(self, pool: Any, block: Any) -> None:
         if not block.is_null:
             pages = self.pages(block.cache_id, [block.bid])
-            self.hooks.emit(Release(self._who[-1], f"kv{self._index(pool)}", [*pages]))
+            self.hooks.emit(Release(self.acting.now, f"kv{self._index(pool)}", [*pages]))
 
     def _touched(self, pool: Any, block: Any) -> None:
         """One more reference: of a transfer, or of a request that has found the block by its name."""
         if block.is_null:
             return
-        leaf, name, pins = block.cache_id, block.block_hash, self._who[-1] == TRANSFERS
+        leaf, name, pins = block.cache_id, block.block_hash, self.acting.now == TRANSFERS
         keys = None if pins or name is None else self.keys(leaf, name)
         pages = self.pages(leaf, [block.bid])
-        self.hooks.emit(Share(self._who[-1], f"kv{self._index(pool)}", [*pages], keys, pin=pins))
+        self.hooks.emit(Share(self.acting.now, f"kv{self._index(pool)}", [*pages], keys, pin=pins))
 
-    def _within(self, owner: Any, name: str, who: Callable[..., str], *, ends: bool = False) -> None:
-        """References that a function takes or gives back are those of the holder that `who` answers."""
-        original = getattr(owner, name)
-
-        def within(*args: Any, **kwargs: Any) -> Any:
-            with self._acting(self.hooks.guarded(who, *args, **kwargs) or "nobody") as holder:
-                answer = original(*args, **kwargs)
-            if ends:
-                self.hooks.emit(EndHolder(holder))
-            return answer
-
-        within.__wrapped__ = original  # type: ignore[attr-defined]
-        self.hooks.set(owner, name, within)
-
-    @contextmanager
-    def _acting(self, holder: str) -> Iterator[str]:
-        self._who.append(holder)
-        try:
-            yield holder
-        finally:
-            self._who.pop()
+    def _ended(self, holder: str) -> None:
+        self.hooks.emit(EndHolder(holder))
 
     # Names
 

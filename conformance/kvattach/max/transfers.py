@@ -48,7 +48,7 @@ class Transfers(Pools):
         pairs = [
             (
                 self._block(copy.src_replica, copy.leaf_id, copy.src_bid),
-                self._block(replica, copy.leaf_id, copy.dst_bid, holder=self._who[-1]),
+                self._block(replica, copy.leaf_id, copy.dst_bid, holder=self.acting.now),
             )
             for copy in copies
         ]
@@ -78,7 +78,7 @@ class Transfers(Pools):
                 keys, content = self.keys(leaf, name), self.contents.get(name)
                 labels = None if content is None else [f"{leaf}:{content}"] * len(keys)
                 source = Use(pool=HOST, pages=[*keys], labels=labels)
-                pairs.append((source, self._block(replica, leaf, target, holder=self._who[-1])))
+                pairs.append((source, self._block(replica, leaf, target, holder=self.acting.now)))
                 after += [self._writing[key] for key in keys if key in self._writing]
         number = self._copy(replica, pairs, after)
         self._targets[number] = [target for _, target in pairs]

@@ -8,9 +8,9 @@ them.
 """
 
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
+from kvattach.acting import Acting
 from kvattach.hooks import Hooks, Trace
 from kvattach.residency import Run
 from kvattach.sglang_jax.modules import Engine
@@ -64,8 +64,7 @@ class Attached:
         self.hooks = Hooks(trace)
         self._every = count_every
         self._engine = engine
-        self._who: list[str] = [NEW]
-        """The holders for whom functions act, the innermost last."""
+        self._who = Acting(self.hooks, NEW)
         self._tree: Any = None
         self._deep = 0
         """How many functions of an allocator are under way, one within the other."""
@@ -90,7 +89,7 @@ class Attached:
     def _install(self) -> None:
         hooks, engine = self.hooks, self._engine
         scheduler, batch, rows = engine.scheduler.Scheduler, engine.batch.ScheduleBatch, engine.pool.ReqToTokenPool
-        tree, adder = engine.radix.RadixCache, engine.policy.PrefillAdder
+        tree, adder, acting = engine.radix.RadixCache, engine.policy.PrefillAdder, self._who.within
         hooks.hook(scheduler, "init_memory_pool_and_cache", after=lambda _, __, made: self._made(made))
         for allocator in (engine.allocator.TokenToKVPoolAllocator, engine.allocator.PagedTokenToKVPoolAllocator):
             for name in ("alloc", "alloc_extend", "alloc_decode", "free", "free_group_end"):
@@ -104,13 +103,13 @@ class Attached:
             hooks.hook(tree, name, before=lambda _, node, *__, **___: self._path(node), after=self._locked)
         hooks.hook(tree, "_insert_helper", after=self._inserted)
         hooks.hook(tree, "reset", before=self._flushed)
-        self._acting(tree, "evict", lambda *_, **__: TREE)
+        acting(tree, "evict", lambda *_, **__: TREE)
         for cache in (tree, engine.scheduler.ChunkCache):
             for name in ("cache_unfinished_req", "cache_finished_req"):
-                self._acting(cache, name, lambda _, req, *__, **___: self._run(req).name)
+                acting(cache, name, lambda _, req, *__, **___: self._run(req).name)
         for name in ("add_one_req", "add_one_req_ignore_eos"):
-            self._acting(adder, name, lambda _, req, *__, **___: self._run(req).name)
-        self._acting(batch, "release_req", lambda made, at, rank, *__: self._run(made.reqs_info[rank].reqs[at]).name)
+            acting(adder, name, lambda _, req, *__, **___: self._run(req).name)
+        acting(batch, "release_req", lambda made, at, rank, *__: self._run(made.reqs_info[rank].reqs[at]).name)
         hooks.hook(engine.batch.Req, "reset_for_retract", after=lambda _, __, req: self._left(req))
         hooks.hook(batch, "get_model_worker_batch", after=lambda _, made, of, *__, **___: self._launched(made, of))
         for name in ("process_batch_result_prefill", "process_batch_result_decode"):
@@ -131,7 +130,7 @@ class Attached:
         self._keepers = [] if self._buffer is None else [BUFFER_HOLDER]
         for kept in (self._runs, self._row_of, self._named, self._owner, self._keys, self._launches, self._flying):
             kept.clear()
-        self._who, self._deep = [NEW], 0
+        self._deep = 0
         kv = Pool(
             page_size=self._size, num_pages=self._allocator.size // self._size, label_size=self._size, padding=[0]
         )
@@ -144,20 +143,6 @@ class Attached:
             self.hooks.emit(Take(BUFFER_HOLDER, BUFFER, [0]))
 
     # Holders
-
-    def _acting(self, owner: Any, name: str, who: Callable[..., str]) -> None:
-        """Note the holder for whom a function acts while it runs, whether it returns or not."""
-        original = getattr(owner, name)
-
-        def acting(*args: Any, **kwargs: Any) -> Any:
-            self._who.append(self.hooks.guarded(who, *args, **kwargs) or NEW)
-            try:
-                return original(*args, **kwargs)
-            finally:
-                self._who.pop()
-
-        acting.__wrapped__ = original  # type: ignore[attr-defined]
-        self.hooks.set(owner, name, acting)
 
     def _run(self, req: Any) -> Stay:
         run = self._runs.get(req.rid)
@@ -209,7 +194,7 @@ class Attached:
         if taken:
             self._owner.update(dict.fromkeys(taken, NEW))
             self.hooks.emit(Take(NEW, KV, list(taken)))
-        dropped = [page for page in freed if self._who[-1] == TREE and page in self._keys]
+        dropped = [page for page in freed if self._who.now == TREE and page in self._keys]
         for page in dropped:
             del self._keys[page]
         if dropped:
@@ -220,7 +205,7 @@ class Attached:
         """Release each page for its holder; a page without one for the holder that acts."""
         by: dict[str, list[int]] = {}
         for page in pages:
-            by.setdefault(self._owner.pop(page, self._who[-1]), []).append(page)
+            by.setdefault(self._owner.pop(page, self._who.now), []).append(page)
         for holder, its in by.items():
             self.hooks.emit(Release(holder, KV, list(its)))
 
@@ -246,7 +231,7 @@ class Attached:
         row = freed if isinstance(freed, int) else freed.req_pool_idx
         if row is not None:
             holder = self._row_of.get(row)
-            self.hooks.emit(Release(self._who[-1] if holder is None else holder.name, ROWS, [row]))
+            self.hooks.emit(Release(self._who.now if holder is None else holder.name, ROWS, [row]))
 
     def _row_written(self, pool: Any, at: Any) -> None:
         rows, places = at
@@ -306,9 +291,9 @@ class Attached:
         for node, before in reversed(path):
             pages = self._pages(node.value)
             for _again in range(node.lock_ref - before):
-                self.hooks.emit(Share(self._who[-1], KV, [*pages], [self._keys.get(page, "") for page in pages]))
+                self.hooks.emit(Share(self._who.now, KV, [*pages], [self._keys.get(page, "") for page in pages]))
             for _again in range(before - node.lock_ref):
-                self.hooks.emit(Release(self._who[-1], KV, [*pages]))
+                self.hooks.emit(Release(self._who.now, KV, [*pages]))
 
     def _pages(self, slots: Any) -> list[int]:
         # A row that is no row any more is read as several.
@@ -324,7 +309,7 @@ class Attached:
         if tree is not self._tree:
             return  # the policy looks for what waiting requests have in common in a tree of its own
         for run in self._runs.values():
-            if run.name == self._who[-1]:
+            if run.name == self._who.now:
                 self._learn(run)
         pages, tokens = self._pages(value), list(key.token_ids)
         first = int(found) // self._size

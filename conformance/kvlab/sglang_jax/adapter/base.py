@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
+from kvattach.patches import Patches
 from kvattach.sglang_jax.modules import Engine
 from kvconform.scheduler_state import Entry, Room, Run
 from kvlab.sglang_jax.adapter.inspection import UNLIMITED, Memory
@@ -384,15 +385,9 @@ def admission(engine: Engine) -> Any:
 @contextmanager
 def _set(owner: Any, name: str, value: object) -> Iterator[None]:
     """One object's attribute, for a while."""
-    had = vars(owner).get(name)
-    setattr(owner, name, value)
-    try:
+    with Patches() as patches:
+        patches.set(owner, name, value)
         yield
-    finally:
-        if had is None:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, had)
 
 
 def _matching_up_to(req: Any, limit: int) -> Any:

@@ -1,0 +1,53 @@
+"""The holders for whom functions of an engine act."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Generic, TypeVar
+
+from kvattach.hooks import Hooks
+
+H = TypeVar("H")
+
+
+class Acting(Generic[H]):
+    """The holders for whom the functions that run in a thread act, the innermost last."""
+
+    def __init__(self, hooks: Hooks, nobody: H) -> None:
+        """No function runs: whatever changes, changes for `nobody`."""
+        self._hooks, self._nobody, self._threads = hooks, nobody, threading.local()
+
+    @property
+    def _stack(self) -> list[H]:
+        stack: list[H] = vars(self._threads).setdefault("stack", [self._nobody])
+        return stack
+
+    @property
+    def now(self) -> H:
+        """The holder for whom the innermost function acts."""
+        return self._stack[-1]
+
+    @contextmanager
+    def as_one(self, holder: H) -> Iterator[None]:
+        """What is done here is done for a holder."""
+        self._stack.append(holder)
+        try:
+            yield
+        finally:
+            self._stack.pop()
+
+    def within(self, owner: Any, name: str, who: Callable[..., H], ended: Callable[[H], None] | None = None) -> None:
+        """A function acts for the holder that `who(*arguments)` answers; then `ended` is called, if it raises too."""
+        original = getattr(owner, name)
+
+        def within(*args: Any, **kwargs: Any) -> Any:
+            holder = self._hooks.guarded(who, *args, **kwargs) or self.now
+            try:
+                with self.as_one(holder):
+                    return original(*args, **kwargs)
+            finally:
+                if ended is not None:
+                    self._hooks.guarded(ended, holder)
+
+        within.__wrapped__ = original  # type: ignore[attr-defined]
+        self._hooks.set(owner, name, within)
