@@ -13,11 +13,11 @@ _log = logging.getLogger(__name__)
 
 
 class RuleBroken(AssertionError):
-    """A rule was broken in an engine that is to be stopped then; the one error that reaches it."""
+    """A rule was broken in an engine that must then stop. No other error of kvspec reaches the engine."""
 
 
 def is_error(error: BaseException) -> bool:
-    """Whether it is an error, and no end of a process or of a run; a panic of Rust code is no `Exception`."""
+    """Whether this is an error, and not the end of a process or run. A panic of Rust code is no `Exception`."""
     return isinstance(error, Exception) or type(error).__module__ == "pyo3_runtime"
 
 
@@ -25,18 +25,18 @@ class Trace(Protocol):
     """Takes the events of hooks."""
 
     def header(self, producer: str, pools: Mapping[str, Pool], host: str | None = None) -> None:
-        """A memory with these pools was made, all of it free; the following events are about it, those of one host."""
+        """A memory with these pools was made, all of it free. The following events are about it, on one host."""
 
     def emit(self, event: MemoryEvent) -> None:
         """One event, in the order of the engine."""
 
 
 class Hooks:
-    """Functions of an engine with something before and after them.
+    """Calls before and after functions of an engine.
 
-    An error in a hook or an event ends the trace and never reaches the engine; only `RuleBroken` does. An error of the
-    engine propagates as without hooks. Hooks may be called in several threads: events are emitted one at a time, in the
-    order in which the threads get there.
+    An error in a hook or an event ends the trace, and never reaches the engine; only `RuleBroken` does. An error of the
+    engine propagates as without hooks. Several threads may call hooks: events are emitted one at a time, in the order
+    of these calls.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -77,7 +77,7 @@ class Hooks:
     ) -> None:
         """Call `before(*arguments)`, then the function, then `after(seen, answer, *arguments)`.
 
-        `seen` is what `before` answered. After an error of the engine there is no `after`.
+        `seen` is the result of `before`. After an error of the engine `after` is not called.
         """
         original = getattr(owner, name)
 
@@ -92,7 +92,7 @@ class Hooks:
         self._patches.set(owner, name, hooked)
 
     def watch(self, owner: Any, name: str) -> None:
-        """Emit `failed` when the engine raises in this function."""
+        """Emit `failed` if this function of the engine raises."""
         original = getattr(owner, name)
 
         def watched(*args: Any, **kwargs: Any) -> Any:
@@ -113,7 +113,7 @@ class Hooks:
         self.emit(Failed("assertion", f"{name}: {type(error).__name__}: {str(error) or line}", at=function))
 
     def guarded(self, do: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """The answer of `do`; if it fails, `None`, and the trace ends."""
+        """Call `do` and return its result. If it fails, the trace ends, and the result is `None`."""
         if self.problem is not None:
             return None
         try:
@@ -140,23 +140,23 @@ class Hooks:
 
 
 def _raised_at(error: BaseException) -> tuple[str, str]:
-    """The line that raised an error, which says something where the error has no words, and its function."""
+    """The line that raised an error, and its function. The line describes an error without a message."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return last.line or "", last.name
 
 
 def chained(label: str, tokens: object) -> str:
-    """The label of the content that ends with `tokens` and has `label` before it. It shows no token.
+    """The label of the content that ends with `tokens`, after the content of `label`. It reveals no token.
 
-    Behind `~` are the marks of the tenant or weights that the content belongs to (`kvattach.residency.foreign`), and,
-    behind another `~`, of the images in it (`illustrated`).
+    After a `~` follow the marks of the tenant or weights that the content belongs to (`kvattach.residency.foreign`),
+    and after another `~` those of the images in it (`illustrated`).
     """
     number, mark, whose = label.partition("~")
     return f"{hash((int(number, 16) if number else 0, tokens)) & 0xFFFF_FFFF_FFFF_FFFF:x}{mark}{whose}"
 
 
 def illustrated(label: str, images: object) -> str:
-    """The label of the same tokens with these images, or sounds, behind the last of them."""
+    """The label of the same tokens with these images or sounds added to those that it has."""
     if not images:
         return label
     number, _, marks = label.partition("~")

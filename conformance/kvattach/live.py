@@ -1,4 +1,4 @@
-"""Attaches to an engine as it runs: hooks go in when the engine's own module has been imported."""
+"""Attaches to a running engine: hooks are installed when the engine's own module has been imported."""
 
 import importlib
 import importlib.abc
@@ -24,7 +24,7 @@ ENGINES = {
     "transformers.generation.continuous_batching.continuous_api": "kvattach.transformers.live",
     "vllm.v1.core.sched.scheduler": "kvattach.vllm.plugin",
 }
-"""The module of an engine after which hooks go in, and who puts them in: a module with `attach(trace)`."""
+"""The module of an engine -> the module that then installs hooks by `attach(trace)`."""
 
 CANARIES = {
     "vllm.v1.worker.gpu.model_runner": "kvattach.canary.vllm",
@@ -35,7 +35,7 @@ CANARIES = {
 
 
 class After(importlib.abc.MetaPathFinder):
-    """Finds modules as Python does, and attaches once they are there."""
+    """Finds modules as Python does, and attaches once they are imported."""
 
     def __init__(self, names: Collection[str], attach: Callable[[str], None]) -> None:
         """Call `attach` with the name of each module of `names` that has been imported."""
@@ -88,7 +88,7 @@ def wait_for_engines() -> None:
 
 
 def wait_for_model_runners() -> None:
-    """Put the canary before whichever model runner this process imports, if the environment says so."""
+    """Put the canary before the model runner that this process imports, if the environment says so."""
     try:
         said = setting()
     except CanarySwitchError as error:

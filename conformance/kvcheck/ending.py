@@ -21,7 +21,7 @@ from kvspec.memory import events
 from kvspec.memory.events import Page
 
 _REMEMBERED = 10_000
-"""Operations with tainted results that may still be delivered."""
+"""The most operations with tainted results that are remembered, as they may still be delivered."""
 _END = 1 << 62
 _NUMBER = attrgetter("number")
 
@@ -30,7 +30,7 @@ Place = tuple[str, Page]
 
 
 def end(state: State, event: events.End) -> None:
-    """A host has seen an operation complete; what it did not write is missing, and spoils what was computed of it."""
+    """A host has seen an operation complete. Slots that it did not write are missing, and taint all reads of them."""
     state.checked["MEM-ORDER"] += 1
     flight = state.clocks.in_flight(event.id, event.host)
     if flight is not None and flight.delivered is not None:
@@ -46,7 +46,7 @@ def end(state: State, event: events.End) -> None:
 
 
 def deliver(state: State, event: events.Deliver) -> None:
-    """The result of an operation, for a holder, leaves the engine."""
+    """The result of an operation for a holder leaves the engine."""
     state.checked["MEM-DELIVER"] += 1
     flight = state.clocks.in_flight(event.id, event.host)
     if not state.clocks.was_begun(event.id):
@@ -72,11 +72,11 @@ class _Failure:
         self._state = state
         self._missing = defaultdict[Place, PageState](PageState)
         self._tainted = defaultdict[Place, PageState](PageState)
-        """Slots of pages, as contents of nothing."""
+        """Page -> its missing or tainted slots, kept as contents."""
         self._wrote: set[tuple[Place, events.OpId]] = set()
         self._followed: set[tuple[Place, int, int]] = set()
         self._users: list[tuple[int, int, Flight, Iterator[Flight], tuple[Place, int, int]]] = []
-        """The next operation that uses followed slots, of each, the oldest first; and those after it."""
+        """For followed slots the next operation that uses them, and the operations after it; the oldest first."""
         self._tie = count()
 
     def follow(self, event: events.End, queued: int) -> None:
@@ -118,7 +118,7 @@ class _Failure:
             self._go_on(merge(*users, key=_NUMBER), (place, start, stop))
 
     def _later(self, flights: StreamFlights, number: int, where: str | Place) -> Iterator[Flight]:
-        """Operations of a stream after a number, without those that can taint nothing more."""
+        """Operations of a stream after a number, without those that cannot taint anything further."""
         passed, at = list[int](), bisect_right(flights, number, key=_NUMBER)
         try:
             while at < len(flights):
@@ -182,7 +182,7 @@ class _Failure:
                 self._lose(self._tainted, place, start, stop, flight.number)
 
     def _uses(self, flight: Flight, touched: Touched, place: Place) -> Iterator[tuple[int, int, str | None, bool]]:
-        """The slots of a page, from and to, that an operation uses, for whom, and whether it writes them."""
+        """An operation's uses of a page: first slot, end slot, holder, and whether it writes."""
         yield from touched.pages.get(place, ())
         pool, number = self._state.pools[place[0]], place[1]
         names = pool.page(number).tables if number in pool.individual or number in pool.groups else NOTHING
@@ -211,7 +211,7 @@ class _Failure:
                             yield (pool.name, number), max(0, first - base), min(size, last - base)
 
     def _mark(self) -> None:
-        """Slots of pages that were computed from missing ones are marked, where no operation wrote over them."""
+        """Mark the slots of pages that were computed from missing slots, unless an operation overwrote them."""
         for (name, number), gap in self._tainted.items():
             pool = self._state.pools[name]
             page = pool.page(number)
@@ -222,7 +222,7 @@ class _Failure:
             self._state.changed(page)
 
     def _leave_out(self, id: events.OpId, queued: int) -> None:
-        """Missing slots are in pages no longer, and names of them are plans again."""
+        """Remove the missing slots from their pages. Names of these slots become plans again."""
         for (name, number), gap in self._missing.items():
             pool = self._state.pools[name]
             known = number in pool.individual or number in pool.groups

@@ -1,4 +1,4 @@
-"""Findings of the fast checker: those of the plain one with a cause, the other operation and the owners."""
+"""Findings of the fast checker: the plain checker's, with a cause, the other operation and the owners."""
 
 from typing import NamedTuple
 
@@ -7,14 +7,14 @@ from kvspec.memory.events import OpId, Page
 
 
 class Malformed(ValueError):
-    """An event that no engine can mean: the file is wrong."""
+    """An event that makes no sense for any engine: the file is wrong."""
 
 
 FINDINGS = 1000
-"""Findings of one event and code that are listed one by one; of further ones the number."""
+"""The most findings of one event and code that are listed one by one. Further ones are counted."""
 
 PAGES_AN_EVENT = 1 << 20
-"""An event names at most so many pages one by one: its cost follows what it names."""
+"""The most pages that an event may name one by one: its cost follows their number."""
 
 OWNERS, CONTENT = "owners", "content"
 """The subject of a finding that can cause others. A wrong owner of a page can cause any finding on the page; wrong
@@ -25,17 +25,17 @@ Writer = tuple[OpId, int]
 
 
 SHOWN = 8
-"""Pages that a finding names one by one."""
+"""The most pages that a finding names one by one."""
 
 OWNERS_SHOWN = 4
-"""Holders that a finding names one by one."""
+"""The most holders that a finding names one by one."""
 
 
 class Owners(NamedTuple):
     """The owners of a page at a finding."""
 
     holders: tuple[str, ...]
-    """In order, at most `OWNERS_SHOWN`."""
+    """The holders in order, at most `OWNERS_SHOWN`."""
     total: int
     """How many holders there are."""
     key: str | None
@@ -43,7 +43,7 @@ class Owners(NamedTuple):
 
 
 class Finding(memory.Finding, forbid_unknown_fields=True, omit_defaults=True):
-    """A finding with the details that its words need."""
+    """A finding with the details that its text needs."""
 
     about: str = ""
     """`OWNERS`, `CONTENT`, or neither."""
@@ -86,11 +86,11 @@ class Finding(memory.Finding, forbid_unknown_fields=True, omit_defaults=True):
     keyed: bool = False
     """The page is named by a key."""
     more: int = 0
-    """So many further findings of the same code the event has, past the first `FINDINGS`: they are not listed."""
+    """The number of further findings of the same event and code that are not listed, past the first `FINDINGS`."""
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """All that stays when events that have nothing to do with the finding are left out."""
+        """All parts of the finding that stay the same when unrelated events are left out."""
         return tuple(getattr(self, name) for name in _IDENTITY)
 
 

@@ -10,7 +10,7 @@ from kvcheck.pages import NOTHING, Content, PageGroup, PageState
 from kvspec.memory.events import Label, Page, Pages, Pool
 
 _ANEW = 8
-"""Pages of a kind are put in order anew, if more than one in so many may have moved."""
+"""The pages of a kind are sorted anew if more than one in so many may have moved."""
 _FREE = PageState()
 """A page without a state."""
 
@@ -19,7 +19,7 @@ class PoolState:
     """One pool: its sizes, its pages in use, and its reservations."""
 
     def __init__(self, name: str, pool: Pool) -> None:
-        """All is free.
+        """Make a pool whose pages are all free.
 
         Raises:
             Malformed: the sizes make no sense.
@@ -37,23 +37,23 @@ class PoolState:
         count = (1 << 62) if pool.num_pages is None else pool.num_pages
         self.numbers = range(pool.first_page, pool.first_page + count)
         self.skipped = sorted(sink for sink in self.padding if sink in self.numbers)
-        """Those of them that are padding, in order."""
+        """The padding pages, in order."""
         self.total = None if pool.num_pages is None else count - len(self.skipped)
-        """Pages that can be taken; `None`: unknown."""
+        """The number of pages that can be taken; `None`: unknown."""
         self.individual: dict[Page, PageState] = {}
         """Pages that have a state of their own."""
         self.groups: dict[Page, PageGroup] = {}
-        """The others in use, each with its group."""
+        """The other pages in use, each with its group."""
         self.held = self.cached = 0
         """Pages of these kinds."""
         self._of_kind: dict[str, list[Any]] = {"held": [], "cached": []}
-        """The same in order, except for the pages in `_moved`."""
+        """The pages of each kind in order, except for those in `_moved`."""
         self._moved: dict[Page, None] | None = None
         """Pages whose kind may have changed since the last call of `of_kind`; `None`: it was never called."""
         self.names: dict[str, Page | dict[Page, None]] = {}
-        """Key -> the page that it finds, or pages."""
+        """Key -> the page or pages that it finds."""
         self.renamed: list[dict[str, None]] = []
-        """Each gets the keys that find other pages from now on."""
+        """Each of these collects the keys that find other pages from now on."""
         self.reserved: dict[str, int] = {}
         self.promised = 0
         """The sum of these."""
@@ -66,7 +66,7 @@ class PoolState:
         """Pages one by one.
 
         Raises:
-            Malformed: more than one event may name, or keys where pages have numbers.
+            Malformed: they are more than one event may name, or keys in a pool of numbered pages.
         """
         kinds = {*map(type, pages)}
         out = cast("list[Page]", [*pages])
@@ -89,11 +89,11 @@ class PoolState:
             raise Malformed(f"pool {self.name}: pages are named by {'keys' if self.keyed else 'numbers'}")
 
     def named(self, page: Page) -> str:
-        """A page in words: that of a storage is a key."""
+        """A page in words; a page of a storage is a key."""
         return f"{'key' if self.keyed else 'page'} {page}"
 
     def page(self, page: Page) -> PageState:
-        """The state of a page, to be changed: from now on it has one of its own."""
+        """The state of a page, for writing: from now on the page has a state of its own."""
         state = self.individual.get(page)
         if state is None:
             state = self.individual[page] = self.seen(page)
@@ -106,7 +106,7 @@ class PoolState:
         return pages if isinstance(pages, dict) else {pages: None}
 
     def rename(self, keys: Iterable[str]) -> None:
-        """Keys find pages that they did not find, or the reverse."""
+        """Note that keys find other pages than before."""
         for renamed in self.renamed:
             renamed.update(dict.fromkeys(keys))
 
@@ -123,19 +123,19 @@ class PoolState:
         return {number: self.seen(number) for number in (*self.individual, *self.groups)}
 
     def count(self, numbers: list[Page], *, held: int = 0, cached: int = 0) -> None:
-        """Pages become held or cached, or are so no longer."""
+        """Count pages that become held or cached, or are no longer."""
         self.held += held * len(numbers)
         self.cached += cached * len(numbers)
         if self._moved is not None:
             self._moved.update(dict.fromkeys(numbers))
 
     def reserve(self, holder: str, pages: int) -> None:
-        """So many pages are promised to a holder from now on."""
+        """Promise so many pages to a holder."""
         self.promised += pages - self.reserved.get(holder, 0)
         self.reserved[holder] = pages
 
     def of_kind(self, kind: str) -> list[Any]:
-        """The pages that are held or cached, in order: at the cost of those that have become so since the last time."""
+        """The pages that are held or cached, in order. The cost follows the changes since the last call."""
         if self._moved is None or _ANEW * len(self._moved) > self.held + self.cached:
             ordered = sorted(self.kinds())
             self._of_kind = {kind: [number for number, one in ordered if one == kind] for kind in self._of_kind}
@@ -153,12 +153,12 @@ class PoolState:
         return (self.groups.get(number) or self.individual.get(number, _FREE)).kind
 
     def kinds(self) -> Iterator[tuple[Page, str]]:
-        """The pages in use, and what each counts as."""
+        """The pages in use, each with its kind: held, cached or free."""
         for states in (self.individual, self.groups):
             yield from ((number, one.kind) for number, one in states.items())
 
     def fresh(self, numbers: list[Page]) -> bool:
-        """Whether pages all exist, and none has a state of its own: most often so when they are taken."""
+        """Whether all pages exist, and none has a state of its own, as is usual for pages to take."""
         exist = min(numbers) in self.numbers and max(numbers) in self.numbers
         return exist and self.individual.keys().isdisjoint(numbers) and self.padding.isdisjoint(numbers)
 

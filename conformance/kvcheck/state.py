@@ -20,10 +20,10 @@ from kvspec.memory.events import Label, OpId, Page, Pool
 from kvspec.rules import rule_of
 
 MARKS = 10_000
-"""Places of findings that can be the cause of later ones; the oldest are forgotten first."""
+"""The most places of findings that can be the cause of later findings. The oldest are forgotten first."""
 
 VIEWS = 64
-"""Streams whose checked positions of a table are remembered; a further stream displaces the oldest."""
+"""The most streams whose checked positions of a table are remembered. A further stream displaces the oldest."""
 
 ABOUT = dict.fromkeys(("MEM-TAKE", "MEM-SHARE", "MEM-RELEASE", "MEM-USE", "MEM-LEAK", "MEM-COUNT"), OWNERS)
 ABOUT |= dict.fromkeys(("MEM-WRITTEN", "MEM-CONTENT", "MEM-NAME", "MEM-OVERWRITE"), CONTENT)
@@ -35,18 +35,18 @@ Mark = tuple[str, str | None, Page | None, str | None]
 
 
 class View:
-    """The positions of a table that a stream has checked: `low` to `high`, less the pages that changed since."""
+    """The positions of a table that a stream has checked: `low` to `high`, without the pages that changed since."""
 
     __slots__ = ("changed", "high", "low")
 
     def __init__(self, position: int) -> None:
-        """Nothing, from `position` on."""
+        """Nothing is checked yet; the view begins at `position`."""
         self.low = self.high = position
         self.changed: list[int] = []
         """In order."""
 
     def change(self, start: int, stop: int) -> None:
-        """Page indices have to be checked again."""
+        """Note a page index that has to be checked again."""
         if start < stop:
             first, last = bisect_left(self.changed, start), bisect_left(self.changed, stop)
             self.changed[first:last] = range(start, stop)
@@ -57,10 +57,10 @@ class Tail(msgspec.Struct, frozen=True):
 
     stream: str
     view: View
-    """The positions that the stream has checked: all up to its last write."""
+    """The stream's view, which reaches up to its last write."""
     page: PageState
     content: Content
-    """The page's last, which grows."""
+    """The last content of the page, which grows."""
     base: int
     """The position of the page's slot 0."""
     end: int
@@ -68,7 +68,7 @@ class Tail(msgspec.Struct, frozen=True):
 
 
 class Table:
-    """A block table or a row: the pages of a holder's positions, and the labels of these."""
+    """A block table or a row: the pages of a holder's positions, and their labels."""
 
     __slots__ = ("holder", "labels", "name", "pages", "pool", "tail", "views")
 
@@ -79,7 +79,7 @@ class Table:
         self.labels: list[Label | None] = []
         """The label of each unit, up to the last reported one."""
         self.views: dict[str, View] = {}
-        """By stream."""
+        """Stream -> its view."""
         self.tail: Tail | None = None
 
     def labels_of(self, first: int, stop: int) -> list[Label | None]:
@@ -93,7 +93,7 @@ class Table:
         self.labels[first : first + len(labels)] = labels
 
     def look(self, stream: str, position: int) -> View:
-        """Begin a stream's view of the table; beyond `VIEWS` the first one is forgotten."""
+        """Begin a stream's view of the table. If there are more than `VIEWS`, the oldest is forgotten."""
         self.tail = None
         view = self.views[stream] = View(position)
         if len(self.views) > VIEWS:
@@ -122,7 +122,7 @@ class State:
         self.decisions: dict[str, Decisions] = {}
         """Group of hosts -> what they decide."""
         self.undecided: dict[str, Decisions] = {}
-        """Those groups in which a decision was made since all was idle."""
+        """The groups in which a decision was made since everything was idle."""
         self.announced: dict[str | None, Host] = {}
         """Host -> what it has announced to routers."""
         self.labels = Labels()
@@ -135,15 +135,15 @@ class State:
         self.gone: set[str] = set()
         """Holders whose leak was reported."""
         self.causes: dict[Mark, int] = {}
-        """The event of the first finding that left such a mark."""
+        """Mark -> the event of the first finding that left it."""
         self.tainted: dict[OpId, dict[str | None, int | None]] = {}
         """Operation -> the holders whose results are tainted, with the event of the finding, if there was one."""
         self.event = 0
         self.at: str | None = None
         self.findings: list[Finding] = []
-        """Of the event at hand."""
+        """The findings of the current event."""
         self.by_code: dict[str, list[Finding]] = {}
-        """The same by code."""
+        """The findings of the current event, by code."""
         self.checked = defaultdict[str, int](int)
         """Rule -> how often it was checked."""
 
@@ -155,18 +155,18 @@ class State:
         return pool
 
     def held(self, holder: str, pool: PoolState) -> dict[Page, None]:
-        """The pages of a pool to which a holder refers, to be added to."""
+        """The pages of a pool to which a holder refers; the caller may add to them."""
         self.gone.discard(holder)
         return self.holdings.setdefault(holder, {}).setdefault(pool.name, {})
 
     def give(self, table: Table, holder: str) -> None:
-        """A table has another holder from now on."""
+        """Give a table to another holder."""
         self.take_from_holder(table)
         table.holder = holder
         self.tables_of.setdefault(holder, {})[table.name] = None
 
     def take_from_holder(self, table: Table) -> None:
-        """A table is its holder's no longer."""
+        """Remove a table from its holder."""
         tables = self.tables_of[table.holder]
         del tables[table.name]
         if not tables:
@@ -175,11 +175,11 @@ class State:
     def find(
         self, code: str, pool: PoolState | None = None, number: Page | None = None, holder: str | None = None
     ) -> Finding:
-        """Note a finding, and mark page and holder: a later finding there may be a consequence of it.
+        """Note a finding, and mark its page and holder: a later finding there may be a consequence of it.
 
-        A finding about content may follow from one about owners, and not the other way round. It follows from one
-        about content for the same holder only within a pool. A race marks nothing and follows from nothing: a finding
-        hidden behind it is one of its own.
+        A finding about content may follow from one about owners, but not the other way round. Of two findings about
+        content for the same holder, one follows from the other only within a pool. A race marks nothing and follows
+        from nothing, so that it hides no other finding.
         """
         about, name = ABOUT.get(code) or ABOUT.get(rule_of(code), ""), None if pool is None else pool.name
         found = Finding(code, self.event, self.at, name, number, holder, about=about)
@@ -197,7 +197,7 @@ class State:
         return found
 
     def _mark(self, about: str, pool: str | None, page: Page | None, holder: str | None = None) -> int | None:
-        """A finding is on this page or holder; the event of the first from which it may follow, if any."""
+        """Mark a page or holder with a finding. Returns the event of the first finding from which it may follow."""
         mark = (about, pool, page, holder)
         owners = OWNERS, None if page is None else pool, page, holder
         first = min((self.causes[one] for one in (mark, owners) if one in self.causes), default=None)
@@ -226,7 +226,7 @@ class State:
     ) -> None:
         """A page changed, for one holder or for all: tables that name it have to be checked there again.
 
-        Not, though, the table through which a stream changed it, for that stream.
+        The exception is the table through which a stream changed it, for that stream.
         """
         names = page.tables if page.looked is None else page.looked
         if holder is not None and len(names) > len(own := self.tables_of.get(holder, NOTHING)):
@@ -239,7 +239,7 @@ class State:
             page.looked = {} if by is None else {by.name: None}
 
     def forget_if_free(self, pool: PoolState, number: Page, page: PageState) -> None:
-        """A free page that no table names, or named while an operation in flight read it, need not be remembered."""
+        """Forget a free page, unless a table names it, or named it while an operation in flight read it."""
         if page.holders or page.keys or page.pins or page.tables or pool.keyed:
             return
         if not (page.left and page.left[-1][-1] >= self.clocks.oldest):
@@ -268,7 +268,7 @@ class State:
         return base + self.labels.same_up_to(one.label, other.label, start - base, stop - base)
 
     def sweep_labels(self) -> None:
-        """Forget labels that nothing bears any more, each time that there are as many new ones as others live."""
+        """Forget unused labels, each time that there are as many new labels as other live ones."""
         if len(self.labels) < self._labels_kept:
             return
         live = {label for table in self.tables.values() for label in table.labels}

@@ -39,7 +39,7 @@ class Implementation(Protocol):
         ...
 
     def submit(self, req: str, tokens: list[Element], session: str | None, /) -> events.Done:
-        """Take a new request in. It holds nothing yet.
+        """Accept a new request. It holds nothing yet.
 
         `tokens` are token ids, or strings that each stand for one whole page of tokens whose ids are not given (hash
         them as you hash a page). With a `session` the request is its next turn.
@@ -52,12 +52,12 @@ class Implementation(Protocol):
         ...
 
     def match_prefix(self, req: str, /) -> events.MatchAnswer:
-        """Find out how much of a waiting request is cached. A request that is not admitted matches again.
+        """Find out how much of a waiting request is cached. A request that is not admitted then matches again later.
 
         The last token never matches: it is recomputed, because its logits are needed. A plain request matches the
-        longest page-aligned prefix in the prefix store, and owns nothing by it. A turn whose session holds KV takes
-        the session's record up: it continues at `prefix_len = min(committed, len(tokens) - 1)` and gives back all
-        whole pages past that. When nothing would be left to continue from, the session's row and pages are released
+        longest page-aligned prefix in the prefix store, and owns nothing by it. A turn whose session holds KV resumes
+        the session's record: it continues at `prefix_len = min(committed, len(tokens) - 1)` and gives back all
+        whole pages past that. If nothing would be left to continue from, the session's row and pages are released
         and the turn matches as a plain request does.
 
         Answer `prefix_len`, the part of it that is the prefix store's (`protected_len`, page-aligned), and the pages
@@ -232,9 +232,9 @@ class Implementation(Protocol):
         ...
 
     def snapshot(self) -> events.SnapshotAnswer:
-        """Show the state, for a deep compare: all that is known of it, down to the parts of each holder.
+        """Show the state for a deep comparison: everything that is known, down to the parts of each holder.
 
-        An engine that can show nothing answers `SnapshotAnswer()`; one that knows lengths and no rows
+        An engine that can show nothing answers `SnapshotAnswer()`; one that knows lengths but no rows answers
         `SnapshotAnswer(requests={"r1": HolderView(committed_len=8)})`.
         """
         ...
@@ -266,7 +266,7 @@ class HybridImplementation(Implementation, Protocol):
         goes takes both with it. Answer all that left, `evicted`, `window_evicted` and `states_evicted`.
 
         Raises:
-            Refusal: OP-1, nothing is asked for, or a pool is named that there is none of.
+            Refusal: OP-1, nothing is asked for, or something of a pool that does not exist.
         """
         ...
 
@@ -308,7 +308,7 @@ _O = TypeVar("_O", bound=Operation[Any])
 def _calls(
     operation: type[_O], call: Callable[[Implementation, _O], Answer]
 ) -> tuple[type[Operation[Any]], Callable[[Implementation, Any], Answer]]:
-    """One line of the table: it ties the type of the operation to the argument of `call`."""
+    """One line of the table. Ties the type of the operation to the argument of `call`."""
     return operation, call
 
 
@@ -367,7 +367,7 @@ def perform(implementation: Implementation, op: Operation[A]) -> A:
 
 
 def missing_methods(made_by: object) -> list[str]:
-    """The methods that every implementation has, and a class has not; of what makes one otherwise nothing is known."""
+    """The required methods that a class lacks. If `made_by` is no class, none are known to be missing."""
     tags = (str(operation.__struct_config__.tag) for operation in CALLS)
     needed = [tag for tag in tags if hasattr(Implementation, tag)]
     return [tag for tag in needed if isinstance(made_by, type) and not callable(getattr(made_by, tag, None))]

@@ -1,11 +1,11 @@
 """A simulated device: streams and events whose progress the driver of an engine decides.
 
-A queued entry takes effect at once, so an engine's own code goes on as usual, unless it is queued with an effect: that
-is called when the stream gets there. The entry is *complete* only when the driver lets the stream reach it, or when the
-engine waits for it. The order is that of CUDA: the entries of a stream run one after the other, an event completes with
-the entries before it on its stream, and a wait holds back later entries.
+A queued entry takes effect at once, so that the engine's own code goes on as usual. An entry that is queued with an
+`effect` is the exception: the effect is called when the stream reaches the entry. An entry is *complete* only when the
+driver lets the stream reach it, or when the engine waits for it. The order is that of CUDA: the entries of a stream run
+one after the other, an event completes with the entries before it on its stream, and a wait holds back later entries.
 
-How far streams get on is drawn evenly, or follows from priorities (`Priorities`); the seed of the run says which.
+The progress of streams is drawn evenly, or follows from priorities (`Priorities`); the seed of the run says which.
 """
 
 import random
@@ -37,7 +37,7 @@ class Stream:
     current: ClassVar["Stream"]
     all: ClassVar[list["Stream"]] = []
     order: ClassVar["Priorities | None"] = None
-    """The order in which they get on; `None`: any."""
+    """The order in which streams make progress; `None`: any."""
     _numbers: ClassVar[Iterator[int]] = count()
 
     def __init__(self, *_: object, **__: object) -> None:
@@ -53,15 +53,15 @@ class Stream:
         return Point(self, len(self._entries))
 
     def queue(self, effect: Callable[[], None] | None = None) -> None:
-        """Queue some work; its `effect`, if any, comes when the stream gets there."""
+        """Queue some work. Its `effect`, if any, is called when the stream reaches it."""
         self._entries.append(effect)
 
     def wait_stream(self, stream: "Stream") -> None:
-        """Hold back what is queued from now on until `stream` has got where it is now."""
+        """Hold back later entries until `stream` has completed all entries that it has now."""
         self._entries.append(stream.end)
 
     def wait_event(self, event: "Event") -> None:
-        """Hold back what is queued from now on until the event has happened."""
+        """Hold back later entries until the event has happened."""
         if event.point is not None:
             self._entries.append(event.point)
 
@@ -80,14 +80,14 @@ class Stream:
         return not isinstance(entry, Point) or entry.reached
 
     def step(self) -> bool:
-        """Get on by one entry, if nothing holds it back."""
+        """Complete one entry, if nothing holds it back."""
         ready = self.ready
         if ready:
             self._take(self._entries[self.done])
         return ready
 
     def finish(self, entries: int) -> None:
-        """Get on until `entries` entries are done, and whatever these wait for."""
+        """Complete the first `entries` entries, and everything that they wait for."""
         while self.done < entries:
             entry = self._entries[self.done]
             if isinstance(entry, Point):
@@ -135,7 +135,7 @@ class Event:
         return self.point is None or self.point.reached
 
     def elapsed_time(self, other: "Event") -> float:
-        """Milliseconds, of which there are none."""
+        """Milliseconds between two events: always 0."""
         return 0.0
 
 
@@ -197,12 +197,12 @@ class Entered:
 
 
 HUNDRED = 100
-"""So many seeds in a row draw how far streams get on evenly; for as many more it follows from priorities, and so on."""
+"""So many seeds in a row draw the progress of streams evenly; as many more use priorities, and so on."""
 
 
 @contextmanager
 def stood_in(torch: Any, seed: int = 0) -> Iterator[None]:
-    """Let `torch.cuda` be this device, and pinned memory be memory, while an engine is driven by a seed."""
+    """Replace `torch.cuda` by this device, and pinned memory by ordinary memory, while an engine is driven."""
 
     def set_stream(stream: Stream) -> None:
         Stream.current = stream
@@ -243,7 +243,7 @@ def stood_in(torch: Any, seed: int = 0) -> Iterator[None]:
 
 
 def advance(rng: random.Random, most: int) -> None:
-    """Let the streams get on: by up to `most` entries, in any order that their waits allow, or by their priorities."""
+    """Let the streams complete up to `most` entries, in any order that their waits allow, or by their priorities."""
     if Stream.order is not None:
         Stream.order.advance()
         return

@@ -1,4 +1,4 @@
-"""Goals: events that must happen in the runs of a driver, for what never happens is never checked.
+"""Goals: events that must happen in the runs of a driver, since an event that never happens is never checked.
 
 A goal is a question about the events of one run. A driver declares its goals (`kvlab.drives.Trial.goals`); a release
 that reaches one in none of its runs is red in the matrix.
@@ -13,7 +13,7 @@ Goal = Callable[[Sequence[MemoryEvent]], bool]
 
 
 def hit(events: Sequence[MemoryEvent]) -> bool:
-    """A published page gets one more holder, which does not only pin it."""
+    """A published page gets one more holder, and not only a pin."""
     published: set[tuple[str, object]] = set()
     for event in events:
         if isinstance(event, Publish):
@@ -31,7 +31,7 @@ def withdrawn(events: Sequence[MemoryEvent]) -> bool:
 
 
 def kept_apart(events: Sequence[MemoryEvent]) -> bool:
-    """The same tokens are published for two, by their salts, adapters or weights: neither hits the other's page."""
+    """The same tokens are published for two salts, adapters or weights: neither hits the other's page."""
     return _side_by_side(events, 1)
 
 
@@ -57,12 +57,12 @@ def _side_by_side(events: Sequence[MemoryEvent], part: int) -> bool:
 
 
 def drafted(events: Sequence[MemoryEvent]) -> bool:
-    """A launch writes slots of which it is not known how many count: drafts."""
+    """A launch writes drafts: slots of which an unknown number count."""
     return any(isinstance(event, Begin) and any(use.at_most for use in event.writes) for event in events)
 
 
 def ended_in_flight(events: Sequence[MemoryEvent]) -> bool:
-    """A holder ends while an operation for it is in flight: it finishes, is aborted or retracted under a launch."""
+    """A holder finishes, is aborted or is retracted while an operation for it is in flight."""
     tables: dict[str, str] = {}
     flying: dict[OpId, tuple[int, str | None, set[str | None]]] = {}
     for number, event in enumerate(events):
@@ -73,7 +73,7 @@ def ended_in_flight(events: Sequence[MemoryEvent]) -> bool:
             flying[event.id] = number, event.stream, {use.holder or tables.get(use.table or "") for use in uses}
         elif isinstance(event, End) and event.part == "all" and event.id in flying:
             begun, stream, _ = flying.pop(event.id)
-            if stream is not None:  # all that its stream had before it is over, too
+            if stream is not None:  # all earlier operations of its stream are over, too
                 flying = {name: one for name, one in flying.items() if one[1] != stream or one[0] > begun}
         elif isinstance(event, EndHolder) and any(event.holder in holders for _, _, holders in flying.values()):
             return True
@@ -81,7 +81,7 @@ def ended_in_flight(events: Sequence[MemoryEvent]) -> bool:
 
 
 def written_remotely(events: Sequence[MemoryEvent]) -> bool:
-    """A host writes pages of another one."""
+    """A host writes pages of another host."""
     return any(_remote(event) for event in events)
 
 
@@ -92,12 +92,12 @@ def cut_off(events: Sequence[MemoryEvent]) -> bool:
 
 
 def abort_answered(events: Sequence[MemoryEvent]) -> bool:
-    """A host learns that its pages are not written any more."""
+    """A host learns that its pages are no longer written."""
     return any(isinstance(event, Receive) and event.id.startswith("abort ack") for event in events)
 
 
 def read_in_part(events: Sequence[MemoryEvent]) -> bool:
-    """A host transfers a page into a part of another one's."""
+    """A host transfers a page into a part of another host's page."""
     return any(
         source.start != target.start
         for event in events
@@ -107,18 +107,18 @@ def read_in_part(events: Sequence[MemoryEvent]) -> bool:
 
 
 def started_again(events: Sequence[MemoryEvent]) -> bool:
-    """A server that has died is there again, under another name."""
+    """A server that died has been started again, under another name."""
     return any(event.host is not None and event.host.endswith(".2") for event in events)
 
 
 def died_in_transfer(events: Sequence[MemoryEvent]) -> bool:
-    """A server that is started again had died in the middle of a transfer."""
+    """A server that died in the middle of a transfer has been started again."""
     last = {event.host: event for event in events if event.host is not None and not isinstance(event, Send)}
     return any(isinstance(one, End) and one.unwritten and f"{host}.2" in last for host, one in last.items())
 
 
 def loaded_and_sent(events: Sequence[MemoryEvent]) -> bool:
-    """A server writes a page of another one from one that it has loaded from its host memory."""
+    """A server sends another server a page that it has loaded from its host memory."""
     loaded = set[tuple[str | None, object]]()
     for event in events:
         if not isinstance(event, Begin):

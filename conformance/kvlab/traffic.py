@@ -1,7 +1,7 @@
 """The traffic of the drives: requests that share prompts, and aborts of any of them, at any moment.
 
-`Traffic` draws what arrives; a driver makes the engine's messages of it. All draws of a run come from one generator, so
-the same seed gives the same run.
+`Traffic` draws the requests that arrive; a driver turns them into the engine's messages. All draws of a run come from
+one generator, so the same seed gives the same run.
 """
 
 import random
@@ -13,21 +13,21 @@ T = TypeVar("T")
 EOS = 0
 STUCK = "the requests never finish"
 DRAIN = 2_000
-"""Loops in which the last requests end."""
+"""The most loops until the last requests end."""
 CHATS = 3
-"""Chats that may go on: the last ones."""
+"""The number of latest chats that may go on."""
 ERRORS = (AssertionError, IndexError, KeyError, RuntimeError, ValueError)
-"""Errors with which an engine gives up. Others are those of a stub that does not fit the engine."""
+"""Errors with which an engine gives up. Any other error comes from a stub that does not fit the engine."""
 
 
 class Done(BaseException):
-    """Nothing arrives any more, and nothing is left to do."""
+    """No further request arrives, and nothing is left to do."""
 
 
 def last_ones(running: int) -> int:
-    """The number of requests that end a run: nothing fails any more, and each must end by itself.
+    """The number of requests at the end of a run: none is aborted or fails, and each must end by itself.
 
-    If aborts went on to the end, one of them would take away each request that hangs.
+    If aborts went on to the end, they would remove every request that hangs.
     """
     return max(1, running // 2)
 
@@ -38,7 +38,7 @@ class Traffic:
     def __init__(
         self, rng: random.Random, requests: int, longest: int, alphabet: int, *, running: int = 1, stems: int = 3
     ) -> None:
-        """So many `requests`, of at most `longest` tokens between 1 and `alphabet`; `running`: at once, at most."""
+        """`requests` requests of at most `longest` tokens between 1 and `alphabet`; at most `running` run at once."""
         self._last = last_ones(running)
         self.rng, self.left, self.longest, self._alphabet = rng, requests, longest, alphabet
         self._stems = [self.tokens(longest) for _ in range(stems)]
@@ -76,7 +76,7 @@ class Traffic:
             raise RuntimeError(STUCK)
 
     def arriving(self, request: Callable[[], T], *, least: int = 0) -> list[T]:
-        """The requests that arrive now, each made by `request`: `least`, if so many are left, or more."""
+        """The requests that arrive now, each made by `request`: at least `least` of them, if so many are left."""
         arrived: list[T] = []
         while self.left and (len(arrived) < least or self.rng.random() < 0.4):
             arrived.append(request())
@@ -103,19 +103,19 @@ class Traffic:
         return self.rng.randint(1, max(1, self.longest // parts))
 
     def aborted(self, aborts: float) -> Any | None:
-        """The request that is aborted now, if one is; `aborts`: how often one is."""
+        """The request that is aborted now, if any; `aborts` is the probability of an abort."""
         if self.live and not self.calm and self.rng.random() < aborts:
             return self.live.pop(self.rng.randrange(len(self.live)))
         return None
 
     def finished(self, name: Any) -> None:
-        """A request was answered for the last time."""
+        """A request is complete: its last answer was sent."""
         if name in self.live:
             self.live.remove(name)
 
 
 class PausingTraffic(Traffic):
-    """The same for a server that is paused now and then, with the messages of SGLang."""
+    """Traffic for a server that is paused now and then, with the messages of SGLang."""
 
     paused = False
     _idled = 0
@@ -126,7 +126,7 @@ class PausingTraffic(Traffic):
         return self._idled > 2 and not self.left
 
     def pausing(self, messages: Any, pauses: float, *, flushes: float = 0.0) -> list[Any]:
-        """The server pauses, or it goes on, sooner or later; `flushes`: how often its cache is flushed meanwhile."""
+        """Pause the server, or let it go on. `flushes` is the probability that its cache is flushed in a pause."""
         if not self.paused:
             self.paused = not self.calm and self.rng.random() < pauses
             mode = self.rng.choice(["in_place", "retract"]) if self.paused else ""
@@ -134,12 +134,12 @@ class PausingTraffic(Traffic):
         self.paused = not self.calm and self.rng.random() < 0.7
         if not self.paused:
             return [messages.ContinueGenerationReqInput()]
-        # As before new weights are loaded; with requests that run it is refused.
+        # A flush, as before new weights are loaded. It is refused while requests run.
         return [messages.FlushCacheReqInput()] if flushes and self.rng.random() < flushes else []
 
 
 def until_done(loop: Callable[[], object], errors: tuple[type[Exception], ...] = ERRORS) -> str:
-    """Run a scheduler until nothing is left to do; the error with which the engine gave up, or nothing."""
+    """Run a scheduler until nothing is left to do. Returns the error with which the engine gave up, if any."""
     try:
         loop()
     except Done:

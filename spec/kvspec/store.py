@@ -1,9 +1,9 @@
-"""The prefix store as it is seen from outside: a prefix-closed map, and a multiset of locks.
+"""The prefix store as seen from outside: a prefix-closed map, and a multiset of locks.
 
 A real engine keeps a radix tree. Its node splits, node ids and lock counters cannot be observed, so they are not
 here: a page-aligned prefix, named by its `PrefixKey`, maps to the page that holds its last tokens, and a lock on a
 prefix covers all shorter ones. Other facts about a prefix are kept under its page. Locking, unlocking and eviction cost
-one step a page that changes.
+one step for each page that changes.
 """
 
 from collections import Counter
@@ -32,7 +32,7 @@ class Publication(NamedTuple):
     inserted: list[int]
     """The pages that the store takes over."""
     revived: list[tuple[int, int]]
-    """A tombstone of the store that gets its window side back, and the holder's duplicate that gives it."""
+    """Pairs: a tombstone of the store that gets a window side back, and the holder's duplicate that gives it."""
     exchanged: list[tuple[PrefixKey, int]]
     """The same the other way round: the store takes the holder's page, and its tombstone is freed instead."""
 
@@ -52,9 +52,9 @@ class PrefixStore:
         self.pages: dict[PrefixKey, int] = {}
         """Prefix -> the page that holds its last tokens."""
         self.parents: dict[int, PrefixKey] = {}
-        """Page -> the prefix one page shorter than that which it ends."""
+        """Page -> the prefix before the page: one page shorter than the prefix that the page ends."""
         self.children: dict[PrefixKey, int] = {ROOT: 0}
-        """Prefix -> how many are one page longer, unless it is one: it is for nearly all."""
+        """Prefix -> the number of prefixes one page longer, unless that is one, as for nearly all."""
         self.pins: dict[int, int] = {}
         self.window_pins: dict[int, int] = {}
         """Page -> locks that reach its window side."""
@@ -64,7 +64,7 @@ class PrefixStore:
         """Page -> locks on just its prefix."""
 
     def insert(self, parent: PrefixKey, keys: Sequence[PrefixKey], pages: Sequence[int]) -> None:
-        """Add prefixes and their pages: the first is one page longer than `parent`, each other than the one before."""
+        """Add prefixes and their pages. Each is one page longer than the one before; the first, than `parent`."""
         if not keys:
             return
         self.pages.update(zip(keys, pages, strict=True))
@@ -93,7 +93,7 @@ class PrefixStore:
                 return
 
     def unlock(self, table: Sequence[int], length: int) -> None:
-        """Take one lock on the prefix back whose `length` pages `table` begins with."""
+        """Remove one lock from the prefix whose `length` pages `table` begins with."""
         if not length:
             return
         pins = self.pins
@@ -115,7 +115,7 @@ class PrefixStore:
             key = self.parents[self.pages[key]]
 
     def exchange(self, key: PrefixKey, page: int) -> None:
-        """The prefix `key`, which has no lock, ends in another page from now on."""
+        """From now on the prefix `key`, which has no lock, ends in another page."""
         self.parents[page] = self.parents.pop(self.pages[key])
         self.pages[key] = page
 
@@ -133,9 +133,9 @@ class PrefixStore:
         return [*map(self.pages.__getitem__, self.keys(key))]
 
     def check_evictable(self, keys: Mapping[PrefixKey, int]) -> list[PrefixKey]:
-        """Raise a violation unless `keys` can leave together, leaves first; which others then lose a longer prefix.
+        """Raise a violation unless `keys` can leave together, leaves first; return which others lose a longer prefix.
 
-        STORE-3 if one of them is locked. If none is, what can still be wrong is a hole, and that breaks STORE-1.
+        STORE-3 is broken if one of them is locked. Otherwise they can only leave a hole, which breaks STORE-1.
         """
         if not self.pins.keys().isdisjoint(keys.values()):
             page = next(page for page in keys.values() if page in self.pins)
@@ -151,7 +151,7 @@ class PrefixStore:
         raise Violation("STORE-1", f"page {page} was evicted, but {kept} longer prefix(es) still need it")
 
     def remove(self, keys: Mapping[PrefixKey, int], losing: Sequence[PrefixKey]) -> None:
-        """Forget prefixes that `check_evictable` allows to leave; it has said which others lose by that."""
+        """Forget prefixes that `check_evictable` allows to leave; `losing` is its result."""
         pages, parents, children = self.pages, self.parents, self.children
         for key, page in keys.items():
             del pages[key], parents[page]

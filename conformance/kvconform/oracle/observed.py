@@ -1,4 +1,4 @@
-"""How what an implementation answered is held against what the specification says is due."""
+"""Compares the answer of an implementation with the answer that the specification expects."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, cast
@@ -28,15 +28,15 @@ from kvspec.rules import Violation
 from kvspec.tokens import PrefixKey
 
 _MORE = 64
-"""So many numbers more than were due are written out, for the report."""
+"""Of numbers beyond the expected ones, so many are written out for the report."""
 _EVICTED = {"window": "window_evicted", "states": "states_evicted"}
 """Pool -> the answer field for its evictions."""
 
 
 class Observed:
-    """The observed answer to one operation; without an answer it makes up a right one.
+    """The observed answer to one operation. If there is none, a right answer is made up.
 
-    A reported field counts as checked by its rule, a field that is left out as unchecked.
+    A reported field counts as checked by its rule; a field that is left out counts as unchecked.
     """
 
     __slots__ = ("_made_up", "_obs", "_op", "_state")
@@ -58,14 +58,14 @@ class Observed:
         return ANSWERS[type(self._op)](**self._made_up)
 
     def _answered(self, part: str, otherwise: Any) -> Any:
-        """A field of the answer; without an answer the made-up value `otherwise`."""
+        """A field of the answer; if there is no answer, the made-up value `otherwise`."""
         if self._obs is None:
             self._made_up[part] = otherwise
             return otherwise
         return getattr(self._obs, part)
 
     def carried_out(self, rule: str = "OP-1", /, *others: str) -> None:
-        """The operation is due by `rule`, or that of the `others` that a refusal names, and fits: it is carried out."""
+        """The operation is due by `rule`, and fits: a refusal breaks `rule`, or the one of `others` that it names."""
         refused = self._op.refused
         if refused is not None:
             short = refused.pages_short or refused.rows_short or refused.window_short or refused.states_short
@@ -96,7 +96,7 @@ class Observed:
         return chosen
 
     def room(self, exact: int, estimate: int, /) -> int:
-        """The pages that must be free; an engine that estimates may refuse by the exact number, too."""
+        """The pages that must be free. An engine with an estimate may also refuse by the exact number."""
         state, refused = self._state, self._op.refused
         if refused is None or refused.rule != "CAP-1":
             return exact
@@ -107,7 +107,7 @@ class Observed:
         return estimate
 
     def withheld(self, rows: int, /) -> int:
-        """Of the rows that it may withhold on, those that an engine does, as its refusal counts them."""
+        """The rows that the engine still withholds, by the count in its refusal, of those that it still may."""
         state, refused = self._state, self._op.refused
         if not state.may_keep or refused is None or refused.rule not in (None, "CAP-1"):
             return 0
@@ -124,9 +124,9 @@ class Observed:
     # Allocations
 
     def given(self, pool: PoolName, needs: Needs, rule: str = "", /) -> dict[str, list[int]]:
-        """Check the numbers given to each request. Unreported ones get negative numbers, which are never compared.
+        """Check the numbers given to each request. Negative numbers stand for unreported ones, and are never compared.
 
-        Made-up ones are the smallest free numbers.
+        If there is no answer, the smallest free numbers are made up.
         """
         there = pool_of(self._state, pool)
         if there is None:
@@ -168,7 +168,7 @@ class Observed:
         return self._state.virtual_page
 
     def rows(self, kept: Mapping[str, int | None], /) -> dict[str, int]:
-        """Check the row of each request of an extend; `kept` are the rows that they bring."""
+        """Check the row of each request of an extend; `kept` are the rows that the requests have already."""
         given: dict[str, int] | None = self._answered("rows", self._smallest_rows(kept) if self._obs is None else None)
         rows: dict[str, int] = {}
         for req, row in kept.items():
@@ -198,7 +198,7 @@ class Observed:
         staying: Mapping[int, str] | None = None,
         unpublished: Collection[int] = (),
     ) -> None:
-        """Compare what went back with `pages`, the window sides behind them, `states`; no state goes to the store."""
+        """Compare the freed numbers with `pages`, their window sides and `states`. The store gets no state."""
         self.freed("pages", rule, pages, staying, unpublished)
         if self._state.config.hybrid:
             self.freed("window", window_rule, self._state.window_sides(pages))
@@ -218,8 +218,8 @@ class Observed:
         """Compare the freed numbers of a pool with the expected ones, in any order; a missing one breaks `rule`.
 
         `staying` are numbers that must stay by a rule of the operation itself. `unpublished` are pages of a session
-        that the store must not get: if just these are missing, it got them (SESS-6). If some expected numbers were
-        never reported (negative ones), any number that seems to be free may be one of them.
+        that the store must not get: if exactly these are missing, the store got them (SESS-6). If some expected numbers
+        were never reported (negative ones), any number that seems to be free may be one of them.
         """
         if pool != "pages" and pool_of(self._state, pool) is None:
             return
@@ -240,7 +240,7 @@ class Observed:
             if freed and unpublished and set(expected) - set(freed) == set(unpublished):
                 rule = "SESS-6"
             elif freed and rule in ("SESS-4", "SESS-5"):
-                rule = "PAGE-1"  # it let its memory go, when it was due, and lost a part
+                rule = "PAGE-1"  # the memory was released when it was due, but a part was lost
             check_freed(self._state, pool, rule, expected, freed, count(observed), staying or {})
 
     def revived(self, moves: Collection[tuple[int, int]], /) -> None:
@@ -276,11 +276,11 @@ class Observed:
                 not_reported(self._state, "MAMBA-4", "state_cached")
 
     def content(self, record: int, slot: int, length: int, what: str, /) -> None:
-        """A slot of a record that is used for its state after `length` tokens has it; `what` is what for."""
+        """Check that a slot used as a record's state after `length` tokens has that state. `what` names the use."""
         check_content(self._state, record, slot, length, what)
 
     def sources(self, batch: list[Part], /) -> None:
-        """The slots whose states the requests of a prefill batch go on from, each at its `prefix_len`."""
+        """The slots from whose states the requests of a prefill batch continue, each at its `prefix_len`."""
         state = self._state
         if not state.config.num_states:
             return
@@ -299,7 +299,7 @@ class Observed:
                 raise other_state(f"{req} goes on from", slot, prefix_len, expected, slot)
 
     def _cached_state(self, record: int | None, length: int) -> int | None:
-        """The store's state after so many tokens of a record, if its lock ends there: as good as a copy of its own."""
+        """The store's state after `length` tokens of a record, if its lock ends there. It is as good as an own copy."""
         state = self._state
         locked = record is not None and state.lengths[record].protected == length
         return state.store.states.get(state.records[record].locked) if record is not None and locked else None
@@ -307,7 +307,7 @@ class Observed:
     # Evictions
 
     def evicted(self, asked: int, /) -> dict[PrefixKey, int]:
-        """The pages that left the store, each of them one of its own, and named once."""
+        """The pages that left the store. Each must be a page of the store, and named once."""
         state = self._state
         evicted = self._answered("evicted", victims(state, asked) if self._obs is None else ())
         pages = beginning(evicted, len(state.store.pages) + 1)
@@ -323,9 +323,9 @@ class Observed:
         return cast("dict[PrefixKey, int]", owners)
 
     def left(self, pool: PoolName, rule: str, asked: int, leaving: list[int], evictable: list[int], /) -> list[int]:
-        """Compare what left the store beside its pages, `leaving` with them among it, and return it.
+        """Compare and return the numbers of a pool that left the store. `leaving` must leave, since their pages do.
 
-        Only `evictable` numbers leave, and enough of them; `rule` is that of both.
+        Besides, only `evictable` numbers may leave, and enough of them must. `rule` is the rule for both.
         """
         there, may, state = pool_of(self._state, pool), {*leaving, *evictable}, self._state
         assert there is not None, "it is asked of pools that are there"

@@ -51,17 +51,17 @@ from kvspec.memory.events import (
 )
 
 LONGEST = 20_000
-"""Events that are tried at most, because each attempt checks all of them again."""
+"""The most events that are tried, because each attempt checks all of them again."""
 
 LEAST = 300_000
 """Events that a search may check for the smallest file."""
 MACHINE = 10
-"""So many times slower than usual a machine may be before time ends the search, and no longer its effort."""
+"""A machine may be so many times slower than usual before the time, and not the effort, ends the search."""
 PAIRED = 40
-"""Of so many events two at a time are tried at most."""
+"""The most events of which two at a time are tried."""
 
 NEAR = 20
-"""Of a longer trace only what the last so many holders of the page did is tried."""
+"""Of a longer trace only the events of the page's last holders are tried, at most so many holders."""
 
 
 class Step(NamedTuple):
@@ -78,13 +78,13 @@ class Cut(NamedTuple):
     total: int
     """Events up to the finding."""
     complete: bool
-    """Whether leaving out any one event more would lose it; else the search was stopped."""
+    """Whether the finding is lost if any one further event is left out. If not, the search was stopped."""
     last_release: tuple[int, MemoryEvent] | None
     """Of the whole: see `cutting.last_release`."""
 
     @property
     def is_shortest(self) -> bool:
-        """Whether leaving out any two events more was tried as well, and loses it."""
+        """Whether the finding is also lost if any two further events are left out."""
         return self.complete and len(self.steps) <= PAIRED
 
 
@@ -120,9 +120,9 @@ def shortest_cuts(path: Source, groups: Sequence[Group], identities: Identities,
     """For each group the shortest part of the trace in `path` that shows its first finding; `None` if none is found.
 
     `identities` are those of all findings of the trace. The effort follows the size of the file, and each finding gets
-    `seconds` at most. Of a trace of more than `LONGEST` events only what is near the finding is tried, first the
-    holders of its page, then those who had a page in common with them. The trace is read at most five times, however
-    many groups there are. Once it is interrupted there is what there is.
+    `seconds` at most. Of a trace of more than `LONGEST` events only those near the finding are tried: first those of
+    its page's holders, then those of holders that shared a page with them. The trace is read at most five times,
+    however many groups there are. An interrupted search returns the parts found so far.
     """
     cuts: dict[int, Cut] = {}
     with until_interrupted():
@@ -186,7 +186,7 @@ def cut(pools: dict[str, Pool], steps: list[Step], group: Group, identities: Ide
 
 
 def _leave_out(search: "_Search") -> None:
-    """Leave out whole operations, since neither their begins nor their ends could go, events, uses, and pairs."""
+    """Leave out events, uses, pairs, and whole operations, whose begin and end cannot go one without the other."""
     queued = search.best
     minimize(operations_in(queued[:-1]), lambda kept: search.shows(_kept(queued, Operations(kept))))
     minimize(search.best[:-1], lambda kept: search.shows(kept + search.best[-1:]))
@@ -271,7 +271,7 @@ class _Search:
 
 
 def _is_about(event: MemoryEvent, page: tuple[str, Page | None]) -> bool:
-    """Whether an event, narrowed or not, is about a page: it names it, or it names none."""
+    """Whether an event, narrowed or not, is about a page: it names this page, or no page at all."""
     named = [*pages_in(event)]
     return not named or page in named
 
@@ -307,7 +307,7 @@ class _Near:
     """The events of a long trace that are about a finding's page and holder, and those that they need."""
 
     def __init__(self, group: Group, pools: dict[str, Pool]) -> None:
-        """At first its page and its holder."""
+        """Begin with the page and the holder of the finding."""
         self.group = group
         self._pools = pools
         self._keyed = {name for name, pool in pools.items() if pool.keyed}
@@ -326,13 +326,13 @@ class _Near:
                     del self._holders[next(iter(self._holders))]
 
     def choose(self) -> None:
-        """Keep what these holders do from now on, and the one that the finding is about."""
+        """Keep the events of these holders from now on, and those of the finding's holder."""
         own = self.group.finding.holder
         self._about = About({*self._holders, *([] if own is None else [own])}, self._keyed)
         self._steps = []
 
     def keep(self, number: int, step: Step) -> None:
-        """Keep of the event of that number what is about the holders, or about an announced block."""
+        """Keep the parts of an event that are about the holders, or about an announced block."""
         due = self.group.finding.event
         if number >= due or len(self._steps) > LONGEST:
             if number == due:
@@ -346,7 +346,7 @@ class _Near:
             self._steps.append(Step(step.line, event))
 
     def cut(self, identities: Identities, effort: Effort) -> Cut | None:
-        """The shortest part, if what was kept shows the finding; if not, look further the next time."""
+        """The shortest part, if the kept events show the finding. If not, the next look goes further."""
         found = None
         if len(self._steps) <= LONGEST:
             found = cut(self._pools, self._steps, self.group, identities, effort)
