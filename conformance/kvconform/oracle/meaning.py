@@ -227,8 +227,7 @@ class Memory:
 
     def release_pages(self, record: int, pages: list[int], sides: dict[int, int]) -> None:
         """A record's private pages, and the window sides that some of them have, become free."""
-        holder = self.names[record].holder
-        self.release(holder, "pages", pages)
+        self.release(self.names[record].holder, "pages", pages)
         self.release_sides(record, sides)
 
     def release_sides(self, record: int, sides: dict[int, int]) -> None:
@@ -277,10 +276,8 @@ class Memory:
             for record, start, end in parts:
                 self._window(state, record, start, end, reads, writes)
         if self.config.num_states:
-            states = [
-                Use(None, "states", [*state.records[record].states], holder=self.names[record].holder)
-                for record, _, _ in parts
-            ]
+            held = [(state.records[record].states, self.names[record].holder) for record, _, _ in parts]
+            states = [Use(None, "states", [*slots], holder=holder) for slots, holder in held]
             self._queue(states, states)
         self.pending.append(Begin(launch, FORWARD, reads, writes))
 
@@ -396,9 +393,5 @@ def waiting(req: str) -> str:
 
 def reach(state: State, locked: PrefixKey) -> dict[int, PrefixKey]:
     """The window pages that a lock covers."""
-    sides: dict[int, PrefixKey] = {}
-    for key in state.store.in_reach(locked):
-        side = state.window_of.get(state.store.pages[key])
-        if side is not None:
-            sides[side] = key
-    return sides
+    sides = ((state.window_of.get(state.store.pages[key]), key) for key in state.store.in_reach(locked))
+    return {side: key for side, key in sides if side is not None}
