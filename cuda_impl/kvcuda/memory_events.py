@@ -23,7 +23,7 @@ ROWS, TENSORS, BUFFERS = "rows", "tensors", "buffers"
 NO_HOLDER = "no holder"
 """The holder of a row that no holder has: an error that the memory checker reports."""
 _SLOTS = 1 << 40
-"""More slots than any buffer has: events do not give a buffer's length."""
+"""A length greater than any buffer's: events do not give a buffer's length."""
 
 Emit = Callable[[Event], object]
 """Takes each event as it happens, such as `step` of a memory checker."""
@@ -39,7 +39,7 @@ def pools(config: Config) -> dict[str, Pool]:
 
 
 class Staged(Protocol):
-    """Words that the host writes, and a copy of which the device reads."""
+    """Words that the host writes, and that the device reads as a copy."""
 
     @property
     def words(self) -> Words:
@@ -54,7 +54,7 @@ class Uses(NamedTuple):
     writes: list[Use]
 
     def joined(self, *others: "Uses") -> "Uses":
-        """These uses and others."""
+        """The uses of both."""
         both = (self, *others)
         return Uses([use for uses in both for use in uses.reads], [use for uses in both for use in uses.writes])
 

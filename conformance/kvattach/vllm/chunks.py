@@ -1,13 +1,13 @@
 """Hooks into vLLM's `kv_offload`: the chunks of its pool on the host, and copies on their streams.
 
-The pool has a manager of its own, which keeps keys in the order of a policy. A chunk is a page there, as large as
-several blocks, the last of which comes first: of states and windows only the last ones need be there. A chunk is taken
-when a store is prepared, published by its key when the store is known to be complete, and pinned while it is loaded.
-The label of a key follows from the tokens of the request that asks for it.
+The pool has its own manager, which keeps keys in the order of a policy. A chunk is a page of the pool, as large as
+several blocks, in reverse order: with states and windows only the last blocks need be present. A chunk is taken when a
+store is prepared, published by its key when the store is known to be complete, and pinned while it is loaded. The label
+of a key follows from the tokens of the request that asks for it.
 
-Before any other operation of a step, workers start the stores of an earlier step, and end those whose blocks are
-allocated again. So the scheduler's events are emitted only then: a store still reads the old content of a block that
-the same step has given to another request.
+Before any other operation of a step, workers start the stores of an earlier step, and end the stores whose blocks are
+allocated again. The scheduler's events are emitted only after that, since a store still reads the old content of a
+block that the same step has given to another request.
 """
 
 from collections import Counter
@@ -44,19 +44,19 @@ class Chunks(Side):
         self._pages: dict[Any, int] = {}
         """Key -> the chunk that it stands for."""
         self._meant: dict[Any, tuple[list[str] | None, int]] = {}
-        """Key -> what it promises: a label for each block, and of how many slots (0: all)."""
+        """Key -> the promised content: a label for each block, and the number of slots that they cover (0: all)."""
         self._loading: Counter[int] = Counter()
-        """How often each chunk is kept for loads."""
+        """Chunk -> the number of loads that pin it."""
         self._known: dict[Any, list[str]] = {}
-        """Page of the device -> its names, and an empty one for each reference, as they were emitted."""
+        """Page of the device -> the emitted names of it, and an empty name for each emitted reference."""
         self._held: list[MemoryEvent] | None = None
         """Events that wait until the workers have started and ended stores."""
         self._resets = False
-        """Whether events of the host's chunks wait, too."""
+        """Whether the events of the host's chunks must wait too."""
         self._copies: list[tuple[Use, Use]] = []
         """The copies of the transfer that is being queued."""
         self._writes: list[Use] = []
-        """Its other writes."""
+        """The other writes of this transfer."""
         self._buffers = Buffers(attached.hooks, streams)
         """Pinned memory with the addresses that a transfer copies."""
         hooks = attached.hooks
@@ -77,7 +77,7 @@ class Chunks(Side):
         return scheduler if hasattr(getattr(scheduler, "manager", None), "_policy") else None
 
     def start(self, manager: Any, device: Any, size: int) -> Pool:
-        """A new scheduler: nothing is on the host."""
+        """A new scheduler begins, with nothing on the host."""
         self._streams.clear(self._torch.cuda)
         self._connector, self._manager = manager, manager.manager
         self._size, self._blocks = size, manager.config.blocks_per_chunk
@@ -95,18 +95,18 @@ class Chunks(Side):
         return {BUFFERS: self._buffers.pool}
 
     def _figure(self, name: str) -> int:
-        """One of the manager's own figures, which older releases call by blocks."""
+        """One of the manager's own figures. Their names in older releases say blocks in place of chunks."""
         if not hasattr(self._manager, name):
             name = name.replace("chunks", "blocks")
         return int(getattr(self._manager, name))
 
     @property
     def under_way(self) -> bool:
-        """Whether transfers hold anything."""
+        """Whether any transfer holds a chunk."""
         return bool(self._loading.total() or self._figure("_num_write_pending_chunks"))
 
     def figures(self) -> list[Count]:
-        """The manager's own: chunks that cannot be evicted."""
+        """The manager's own figures: the chunks that cannot be evicted."""
         free = len(self._manager._free_list) + self._figure("_num_evictable_cache_chunks")
         return [Count(HOST, held=self._figure("_num_allocated_chunks") - free)]
 
@@ -199,7 +199,7 @@ class Chunks(Side):
         return [run.part(group, stop - before * group.size) for before in range(self._blocks)], inside
 
     def _end(self, key: Any, status: Any, group: Group, context: Any) -> int:
-        """So many tokens of a request does the chunk of a key end with; 0 if that is not known."""
+        """The number of a request's tokens up to the end of a key's chunk; 0 if that is not known."""
         if hasattr(context, "get_offload_key_position"):
             return context.get_offload_key_position(key) or 0
         keys = next(
@@ -236,7 +236,7 @@ class Chunks(Side):
             self._host(Release(OFFLOAD, HOST, [self._pages[key]]))
 
     def _reset(self, manager: Any) -> None:
-        """All is forgotten at once, and what is on its way, too: that ends with the next step."""
+        """All chunks are forgotten at once, also those of transfers under way, which end with the next step."""
         if manager is not self._manager:
             return
         self._resets = bool(self._connector._jobs)
@@ -280,7 +280,7 @@ class Chunks(Side):
         self._copies, self._writes = [], []
 
     def _pairs(self, blocks: Any, chunks: Any) -> list[tuple[Use, Use, str | None]]:
-        """Which block goes with which part of which chunk, and its label: those of a group one behind the other."""
+        """Each block with its part of a chunk, and with its label; the blocks of a group follow one another."""
         found, first, page = [], 0, 0
         for count, index in zip(blocks.group_sizes, blocks.block_indices, strict=True):
             skipped = index % self._blocks if count else 0

@@ -1,9 +1,9 @@
 """Hooks into vLLM's NIXL connector: leases, transfers between the memories of two servers, and their messages.
 
-A server is a host, named by its `engine_id`, and its scheduler and its worker are one process: tensor parallelism has
-workers of their own, which are not observed. A transfer is the blocks that the library is given: it begins when it is
-posted, and ends when its handle is released. A finished request's pages are kept by a lease,
-a holder of its own, whose name the other server knows.
+A server is a host, named by its `engine_id`. Its scheduler and its worker are one process; with tensor parallelism
+workers are processes of their own, which are not observed. A transfer consists of the blocks that the library is given:
+it begins when it is posted, and ends when its handle is released. A finished request's pages are kept by a lease, a
+separate holder whose name the other server knows.
 """
 
 import logging
@@ -27,27 +27,27 @@ POSTS = {
     "pull_worker": ("NixlPullConnectorWorker", "_read_blocks"),
     "push_worker": ("NixlPushConnectorWorker", "_xfer_blocks"),
 }
-"""Module of a kind of worker -> its class, and the function that posts transfers of one request."""
+"""The module of a kind of worker -> the worker's class, and the function that posts the transfers of one request."""
 HEARTBEAT, REGISTRATION = b"HB:", b"PUSH_REG:"
-"""How a notification begins that keeps a lease, and one that says which pages are to be filled."""
+"""The prefixes of notifications: of one that renews a lease, and of one that names the pages to fill."""
 REMEMBERED = 10_000
-"""Messages of which it is known that they were sent."""
+"""The most sent messages that are remembered."""
 
 
 @dataclass
 class Coming:
-    """Tokens of a request that are to come, or to be filled elsewhere."""
+    """Tokens of a request that are to arrive here, or to be filled on the other server."""
 
     run: Run
     stop: int
-    """The number of tokens that are there then."""
+    """The number of tokens that are present afterwards."""
     places: dict[int, tuple[Group, int]] = field(default_factory=dict)
     """Page -> its group, and its index in the group's table."""
 
 
 @dataclass
 class Post:
-    """Blocks that the library is to transfer."""
+    """A transfer of blocks by the library."""
 
     request: str
     remote: str
@@ -58,9 +58,9 @@ class Post:
     """Whether it writes the other server's pages."""
     ours: int
     theirs: int
-    """How many parts a page has here and there: a block of one server may be several of the other's."""
+    """The number of parts of a page here and on the other server: a block of one may be several of the other."""
     pairs: list[tuple[tuple[int, int], tuple[int, int]]]
-    """A part of a local page, and one of a remote page: the page, and which part."""
+    """Pairs of a local and a remote part of a page, each with the page and the number of the part."""
     id: str = ""
     done: bool = False
     written: list[Use] = field(default_factory=list)
@@ -75,21 +75,21 @@ class Nixl:
         self._attached, self._queue = attached, queue
         self._engine = ""
         self._asked: dict[str, int] = {}
-        """Request -> where the tokens begin that are to come."""
+        """Request -> the first token that is to arrive."""
         self._coming: dict[str, Coming] = {}
         self._posting: tuple[Any, str, str, str] | None = None
         """The worker, the request, its name there and the other server of the transfer that is being made."""
         self._posts: dict[Any, Post] = {}
-        """By handle."""
+        """Handle of the library -> the transfer."""
         self._said: dict[str, int] = {}
         """Messages, and how often each was sent."""
         self._numbers = 0
         self._watched: list[Any] = []
-        """Agents of the library that are hooked."""
+        """The hooked agents of the library."""
         self._hooked = False
 
     def start(self, scheduler: Any) -> str | None:
-        """A new scheduler: nothing is on its way. The host's name, if its connector is NIXL's and observed."""
+        """A new scheduler begins without transfers. Returns the host's name if its connector is NIXL's and hooked."""
         connector, parallel = scheduler.connector, scheduler.vllm_config.parallel_config
         side = getattr(connector, "connector_scheduler", None)
         if f"{PACKAGE}.pull_worker" not in sys.modules or not type(side).__module__.startswith(f"{PACKAGE}."):
@@ -125,7 +125,7 @@ class Nixl:
         self._asked[request.request_id] = num_computed_tokens
 
     def _comes(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
-        """Pages are there for tokens of the other server, which has said that they are ready."""
+        """Pages are allocated for tokens of the other server, which has said that they are ready."""
         start, params = self._asked.pop(request.request_id, 0), request.kv_transfer_params or {}
         if not params.get("do_remote_prefill"):
             return
@@ -134,7 +134,7 @@ class Nixl:
         self._place(request, blocks.get_block_ids(), start, start + num_external_tokens)
 
     def _place(self, request: Any, rows: Any, start: int, stop: int) -> None:
-        """Know what the pages of some tokens mean, to this server and to the other one."""
+        """Note the page of each of these tokens, and unify its label with that on the other server."""
         for name in self._coming.keys() - self._attached.runs.keys():
             del self._coming[name]
         coming = Coming(self._attached.runs[request.request_id], stop)
@@ -158,7 +158,7 @@ class Nixl:
     # The worker
 
     def _within(self, worker: Any, name: str) -> None:
-        """Know for which request a function makes transfers."""
+        """Note for which request a function makes transfers."""
         original, hooks = getattr(worker, name), self._attached.hooks
 
         def within(*args: Any, **named: Any) -> Any:
@@ -198,7 +198,7 @@ class Nixl:
         self._posts[handle] = Post(request, name, engine, kind == "WRITE", ours // joint, theirs // joint, pairs)
 
     def _posted(self, _: None, __: Any, handle: Any) -> None:
-        """Blocks are read from the other server, or written there; it is notified when that is done."""
+        """Blocks are read from the other server, or written there. That server is notified at the end."""
         post = self._posts[handle]
         coming = self._coming.get(post.request)
         holder = None if coming is None else coming.run.keeper
@@ -209,7 +209,7 @@ class Nixl:
             here, there = Use(None, POOL, [ours], holder=holder), Use(None, f"{post.engine}/{POOL}", [theirs])
             if coming is not None and ours in coming.places:
                 self._means(post, coming, here, part, there, other)
-            if not post.writes:  # by which name decode holds what is written there, prefill does not know
+            if not post.writes:  # prefill does not know the name of decode's holder of these pages
                 there.holder = f"{post.engine}/lease {post.remote}"
             copies.append((here, there) if post.writes else (there, here))
         post.written = [
@@ -220,14 +220,14 @@ class Nixl:
         self._attached.emit(Send(self._message(post.engine, post.remote), after=[post.id]))
 
     def _means(self, post: Post, coming: Coming, here: Use, part: int, there: Use, other: int) -> None:
-        """Say which slots a part of a page here and one there are, and what these mean to either server."""
+        """Set the slots of a local and of a remote part of a page, and their labels on either server."""
         run = coming.run
         group, index = coming.places[int(here.pages[0])]  # type: ignore[arg-type]
         size = group.size // post.ours
         first = index * group.size + part * size
         left = coming.stop - first
         slots = min(size, left) if left > 0 else size
-        if post.ours == post.theirs and slots == size:  # with the slots that no token of the group has
+        if post.ours == post.theirs and slots == size:  # includes the slots that no token of the group uses
             slots = group.page_size
         here.start, here.stop = part * size, part * size + slots
         there.start, there.stop = other * size, other * size + slots
@@ -244,7 +244,7 @@ class Nixl:
             self._posts[handle].done |= state == "DONE"
 
     def _released(self, _: None, __: Any, handle: Any) -> None:
-        """The library does no more for a transfer: it is done, or has failed."""
+        """The library has ended a transfer: it is done, or has failed."""
         post = self._posts.pop(handle, None)
         if post is not None and post.id:
             self._attached.emit(End(post.id, unwritten=[] if post.done else post.written))
@@ -252,7 +252,7 @@ class Nixl:
                 self._attached.emit(Send(over(post.engine, post.remote)))
 
     def _converts(self, _: Any, ratio: int, received: Any, convert: bool = True) -> None:
-        """Blocks of another length have come: they are put in the order of its own, and the rest is cleared."""
+        """Blocks of another length have arrived: the worker reorders them into its own blocks, and clears the rest."""
         copies, cleared = list[tuple[Use, Use]](), list[Use]()
         for number, pages, parts in received:
             group = self._attached.groups[number]
@@ -277,7 +277,7 @@ class Nixl:
             self._attached.emit(Send(self._message(engine, message.decode().rsplit(":", 1)[0])))
 
     def _message(self, engine: str, request: str) -> str:
-        """The message that the pages are there; only upon the first is acted, so a further one has another name."""
+        """The message that the pages are filled. Only the first has an effect, so a further one has another name."""
         message = f"done {engine} {request}"
         times = self._said[message] = self._said.pop(message, 0) + 1
         if len(self._said) > REMEMBERED:
@@ -302,14 +302,14 @@ class Nixl:
 def over(engine: str, request: str) -> str:
     """The message that no transfer of a request's pages is under way any more.
 
-    No engine receives it: a lease ends by the clock, which orders no two servers. A drive with one clock for both may.
+    No engine receives it: a lease ends by the clock, which orders no two servers. A drive with one clock may do so.
     """
     return f"over {engine} {request}"
 
 
 def _parts(ids: Any, blocks: int, joint: int, parts: int) -> list[tuple[int, int]]:
-    """The page of each descriptor, and which part of it: descriptors number the blocks of one region after the other.
+    """The page and the part of each descriptor. Descriptors number the blocks of one region after the other.
 
-    A page has `parts` blocks, of which `joint` are one part.
+    A page has `parts` blocks, of which `joint` make one part.
     """
     return [divmod(int(id) % blocks // joint, parts // joint) for id in ids]

@@ -53,7 +53,7 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class BlockStored(msgspec.Struct, tag=True):
-    """Blocks that a tier holds from now on, each behind the one before it. Tokens may be pairs, with drafters."""
+    """Blocks that a tier holds from now on, each the child of the one before. With drafters tokens may be pairs."""
 
     block_hashes: list[Any]
     token_ids: list[Any]
@@ -70,7 +70,7 @@ class BlockStored(msgspec.Struct, tag=True):
 
     @property
     def skips(self) -> bool:
-        """Whether its parent may be gone: windows and recurrent states leave out blocks, vLLM's host tiers any."""
+        """Whether the parent may be gone: windows and recurrent states leave out blocks, as do vLLM's host tiers."""
         windowed = bool(self.kv_cache_spec_sliding_window) or self.kv_cache_spec_kind not in WHOLE
         return windowed or self.medium in PIECEMEAL
 
@@ -91,7 +91,7 @@ WHOLE = (None, "full_attention", "mla_attention", "sink_full_attention")
 """Kinds of cache of which every block is kept."""
 
 PIECEMEAL = ("CPU", "STORAGE")
-"""Tiers of vLLM that evict blocks without regard to those behind them."""
+"""Tiers of vLLM that evict blocks without regard to the blocks that follow them."""
 
 FIELDS = {
     "BlockStored": ("block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium", "lora_name"),
@@ -105,10 +105,10 @@ _payload = msgspec.msgpack.Decoder()
 
 
 class Messages(Lines):
-    """The messages of a `.msgpack` file in the place of lines: arrays of three byte strings, of bounded length."""
+    """The messages of a `.msgpack` file, used like lines: arrays of three byte strings, of bounded length."""
 
     def read(self) -> bytes:
-        """The next message; nothing at the end."""
+        """The next message; empty at the end."""
         first = self.stream.read(1)
         if not first:
             return b""
@@ -163,7 +163,7 @@ class RouterReader:
         return self.lines.path, line
 
     def __iter__(self) -> Iterator[tuple[int, Announce]]:
-        """Each announcement: at least one a batch, the first with its number."""
+        """Each announcement. A batch has at least one, and the first has the batch's number."""
         for number, line in self.lines:
             path = self.lines.path
             message = self._unpacked(number, line) if self._binary else decode_line(_message, path, number, line)
@@ -189,7 +189,7 @@ def announcements(message: Message) -> Iterator[Announce]:
     """The announcements of one batch.
 
     Raises:
-        ValueError: it is none, or an event of it is none.
+        ValueError: it is no batch, or one of its events is no event.
     """
     if not 0 <= message.seq < LARGEST:
         raise ValueError(f"seq is {message.seq}, not the number of a batch")
@@ -237,7 +237,7 @@ def _key(block: Any) -> str:
 
 
 def _contents(event: BlockStored, stored: list[str]) -> Iterator[str]:
-    """A label for each block: its tokens, the block before, and for whom it is; none if the tokens do not fit."""
+    """A label for each block, from its tokens, the block before and the tenant; none if the tokens do not fit."""
     size = event.block_size
     if size < 1:
         raise ValueError(f"block_size is {size}, less than 1")

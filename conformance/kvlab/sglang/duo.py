@@ -72,7 +72,7 @@ class Duo:
     """Whether prefill sends what it has in its cache before it computes the rest."""
     faults: Faults
     restarts: tuple[str, ...] = ()
-    """The servers that die once, whatever they are at, and are started again."""
+    """The servers that die once, at any moment, and are started again."""
 
     @classmethod
     def drawn(cls, rng: random.Random, *, known: bool = True) -> "Duo":

@@ -1,4 +1,4 @@
-"""The workload of one drive of vLLM's scheduler: its configuration, and how often which event occurs."""
+"""The workload of one drive of vLLM's scheduler: its configuration, and the probability of each event."""
 
 import random
 from dataclasses import dataclass, field, replace
@@ -9,13 +9,13 @@ POLICIES = ("lru", "arc")
 
 @dataclass(frozen=True)
 class Workload:
-    """A configuration of the scheduler, and the traffic that it gets. Lengths are tokens, probabilities per step."""
+    """A configuration of the scheduler, and the traffic that it gets. Lengths are in tokens, probabilities per step."""
 
     seed: int = 0
     requests: int = 40
     """Requests that arrive in all."""
     blocks: int = 40
-    """Pages of the pool, the null block counted."""
+    """Pages of the pool, including the null block."""
     groups: tuple[tuple[str, int, int], ...] = (("full", 4, 0),)
     """KV cache groups: kind (`full`, `window` or `state`), block size, window."""
     launches: int = 2
@@ -25,7 +25,7 @@ class Workload:
     drafts: int = 0
     """Draft tokens of a speculative step."""
     eagle: bool = False
-    """The drafter has KV of its own: it writes behind what is scheduled, and the last hit block is computed again."""
+    """The drafter has KV of its own: it writes past the scheduled tokens, and the last hit block is recomputed."""
     budget: int = 24
     """Tokens of one launch."""
     chunk: int = 0
@@ -38,36 +38,36 @@ class Workload:
     """How a KV connector loads: `sync`, `async`, or `` for none. Finished requests' pages are sent away by it too.
     `pull`, `push`: the engine's own NIXL connector, between two servers."""
     server: str = ""
-    """Which of the two servers it is: `prefill` or `decode`."""
+    """The role of the server: `prefill` or `decode`."""
     ratio: int = 1
-    """How many blocks of the other server one has of the server that posts transfers."""
+    """Blocks of the other server in one block of the server that posts transfers."""
     restarts: tuple[str, ...] = ()
-    """The servers that die once, whatever they are at, and are started again."""
+    """The servers that die once, at any moment, and are started again."""
     renamed: bool = True
-    """Whether a server is another engine then, as without an `engine_id` that is configured."""
+    """Whether a server that is started again is a new engine, as if no `engine_id` were configured."""
     offload: str = ""
     """vLLM's own offloading, in the place of a connector: how `simple_kv_offload` stores (`eager`, `lazy`), how
     `kv_offload` evicts (`lru`, `arc`), or `` for none."""
     host: int = 0
-    """Pages of its pool on the host, the null block counted."""
+    """Pages of its pool on the host, including the null block."""
     host_chunk: int = 1
-    """Blocks of a chunk of `kv_offload`, which is what its pool on the host has as pages."""
+    """Blocks of a chunk of `kv_offload`; a chunk is a page of its pool on the host."""
     store_threshold: int = 0
     """How often `kv_offload` is offered a chunk before it stores it."""
     sync_loads: int = 0
-    """Bytes that `kv_offload` loads within a step, and not beside it."""
+    """The most bytes that `kv_offload` loads within a step; larger loads run beside the steps."""
     stores: float = 0.5
     """How often a finished request's pages are sent away."""
     failing: float = 0.0
     """How often a load fails; between two servers a handshake, or a transfer, when it is posted or later."""
     late: float = 0.0
-    """How often something between two servers takes longer than a lease."""
+    """How often a message or transfer between two servers takes longer than a lease."""
     lost: float = 0.0
     """How often a notification between them never arrives."""
     steady: bool = False
-    """Whether heartbeats, transfers and the router are neither late nor lossy all the same: no lease ends too early."""
+    """Whether heartbeats, transfers and the router are nevertheless in time and lossless: no lease ends too early."""
     doubled: float = 0.0
-    """How often one arrives twice."""
+    """How often a notification arrives twice."""
     whole: bool = True
     """Whether a load may bring the last token, too; it is computed again then. NIXL's always brings it: where it may
     not, no prompt is so long that the last window begins in a block that was left out."""
@@ -87,17 +87,17 @@ class Workload:
     images: float = 0.0
     """How often a prompt has images."""
     encoded: int = 16
-    """Placeholders of images that are encoded in one step, and that the encoder's cache has, at most."""
+    """The most image placeholders that one step encodes, and that the encoder's cache holds."""
     whole_images: bool = False
     """Whether no chunk ends within an image."""
     documents: tuple[tuple[int, ...], ...] = field(default=(), repr=False)
-    """Beginnings of prompts."""
+    """The number of common beginnings of prompts."""
     prompts: tuple[tuple[int, ...], ...] = field(default=(), repr=False)
-    """The prompts of the requests, over and over, in the place of drawn ones."""
+    """Prompts to use, over and over, in place of drawn ones."""
     events: bool = False
     """Whether KV events are published for routers."""
     fence: bool = True
-    """Whether the scheduler's own `defer_block_free` stays as it sets it."""
+    """Whether the scheduler keeps its own value of `defer_block_free`."""
 
     @property
     def longest(self) -> int:
@@ -106,14 +106,14 @@ class Workload:
         return smallest * (self.blocks - 2) // max(1, len(self.groups))
 
     def of(self, server: str) -> "Workload":
-        """The workload of one of two servers: that which posts transfers has the longer blocks."""
+        """The workload of one of two servers: the server that posts transfers has the longer blocks."""
         if self.ratio == 1 or server != ("decode" if self.connector == "pull" else "prefill"):
             return replace(self, server=server)
         groups = tuple((kind, size * self.ratio, window) for kind, size, window in self.groups)
         return replace(self, server=server, groups=groups, blocks=self.blocks // self.ratio + 2 * len(groups))
 
     def leaves_out(self, tokens: int) -> bool:
-        """Whether a prompt of so many tokens is loaded without a block that its last token's window begins in."""
+        """Whether a prompt of so many tokens is loaded without the block in which its last token's window begins."""
         windows = [(size, tokens - window) for kind, size, window in self.groups if kind == "window"]
         return any(start >= 0 and (start + 1) % size == 0 for size, start in windows)
 
@@ -131,9 +131,9 @@ GROUPS: tuple[tuple[tuple[str, int, int], ...], ...] = (
 
 
 def random_workload(seed: int, known: bool = True) -> Workload:
-    """One of all workloads: every seed gives the same one each time.
+    """One of all workloads. The same seed always gives the same workload.
 
-    Without `known` nothing of it brings out what is known to be wrong in the newest release (`conformance/found`).
+    Without `known` the workload triggers no known issue of the newest release (`conformance/found`).
     """
     dice = random.Random(seed)
     documents = tuple(tuple(dice.randrange(1, 9) for _ in range(dice.randrange(6, 40))) for _ in range(3))
@@ -196,7 +196,7 @@ def with_drafts(work: Workload) -> Workload:
 def offloading_workload(seed: int, known: bool = True) -> Workload:
     """One of all workloads with vLLM's own offloading to the CPU; without `known` as `random_workload`.
 
-    There are a few long documents and little room for them, so that what was evicted is found on the host.
+    There are a few long documents and little room for them, so that evicted blocks are found on the host.
     """
     dice = random.Random(seed)
     groups = dice.choice([groups for groups in GROUPS if groups[0][0] == "full"])
@@ -204,7 +204,7 @@ def offloading_workload(seed: int, known: bool = True) -> Workload:
     documents = tuple(tuple(dice.randrange(1, 9) for _ in range(dice.randrange(16, 48))) for _ in range(4))
     offload, host = dice.choice(("eager", "lazy")), blocks * dice.choice((1, 2, 2, 4, 8)) // 4
     if not known and any(size < groups[0][1] for _, size, _ in groups):
-        offload = "lazy"  # only eagerly are blocks stored that prompts end in
+        offload = "lazy"  # only the eager mode stores a prompt's last block
     if offload == "lazy" and not known:
         host = max(host, blocks)
     base, states = random_workload(seed, known), groups[-1][0] == "state"
@@ -233,9 +233,9 @@ def chunks_workload(seed: int, known: bool = True) -> Workload:
         if known:
             groups += ((kind, size, window),)
         elif kind == "full":
-            groups += ((kind, max(size, 4), window),)  # a prompt of one token that is loaded never runs
+            groups += ((kind, max(size, 4), window),)  # a loaded prompt of one token never runs
         elif kind == "state":
-            groups += ((kind, groups[0][1], window),)  # larger states are loaded where less than one was found
+            groups += ((kind, groups[0][1], window),)  # larger states are loaded even if less than one state was found
     states = groups[-1][0] == "state"
     dice = random.Random(seed)
     policy = dice.choice(POLICIES)
@@ -255,7 +255,7 @@ def servers_workload(seed: int, known: bool = True) -> Workload:
     """One of all workloads of two servers with the NIXL connector; without `known` as `random_workload`."""
     base, dice = random_workload(seed, known), random.Random(seed)
     groups, connector = dice.choice([one for one in GROUPS if one[-1][0] != "state"]), dice.choice(("pull", "push"))
-    waits = connector == "push" and not known  # decode waits for ever for what is not pushed
+    waits = connector == "push" and not known  # decode waits for ever for blocks that are not pushed
     work = replace(
         with_drafts(base),
         groups=groups,
@@ -280,7 +280,7 @@ def servers_workload(seed: int, known: bool = True) -> Workload:
 
 
 def _restarts(seed: int, connector: str) -> tuple[str, ...]:
-    """The servers that die, in three workloads of ten. Decode waits for ever for what a dead prefill would push."""
+    """The servers that die, in three workloads of ten. Decode waits for ever for blocks that a dead prefill owes it."""
     dice = random.Random(f"{seed} restarts")
     if dice.random() < 0.7:
         return ()

@@ -36,22 +36,22 @@ from kvspec.events import (
 )
 
 LONGEST = 20_000
-"""With more operations than this nothing is tried, because each attempt carries all of them out again."""
+"""A list of more operations than this is not shortened, because each attempt carries all of them out again."""
 
 UNITS = 20_000
-"""Operations that are carried out again for one finding, before the search ends."""
+"""The most operations that the search carries out again for one finding."""
 SECONDS = 20.0
-"""Time after which it ends on a slow machine, or with a slow implementation."""
+"""The time limit of the search, for a slow machine or a slow implementation."""
 BYTES = 5
-"""The findings of a trace have one operation more for so many bytes of it."""
+"""Bytes of a trace for each operation that the searches of its findings may use."""
 MACHINE = 4
-"""So many times slower than usual a machine may be before time ends the searches of a trace."""
+"""A machine may be so many times slower than usual before the time limit ends the searches of a trace."""
 
 Operations = Sequence[Operation[Any]]
 Attempt = Callable[[Operations], Counterexample | None]
-"""Tries operations out and returns what shows."""
+"""Tries operations out and returns the counterexample that they show."""
 Essence = Callable[[Counterexample], object]
-"""The part of a counterexample that two of the same finding have in common."""
+"""The part that all counterexamples of one finding have in common."""
 T = TypeVar("T")
 
 
@@ -142,13 +142,13 @@ class Shrunk(NamedTuple):
 
     counterexample: Counterexample
     complete: bool
-    """Whether leaving out any one operation more would lose the finding; else the effort was spent."""
+    """Whether the finding is lost if any one further operation is left out. If not, the effort was spent."""
     total: int
-    """Operations that showed it at first. The look at the end that shows it, if one does, counts here and there."""
+    """The number of operations at first. A final snapshot or report that shows the finding is counted too."""
 
     @property
     def size(self) -> str:
-        """How many operations of how many are left."""
+        """The number of operations left, and their number at first."""
         return f"{len(self.counterexample.operations):,} of {self.total:,}"
 
 
@@ -157,9 +157,9 @@ def shrink(
 ) -> Shrunk | None:
     """Leave out what is not needed: whole requests and sessions, then single operations.
 
-    `attempt` tries operations out, and what it shows must keep its `essence`. The search stops when the effort is
-    spent, and the attempt that is under way has ended. `None` if nothing shows when all operations are tried again.
-    With `keep` an interruption is an end like that of the effort.
+    `attempt` tries operations out; the counterexample must keep its `essence`. The search stops after the attempt in
+    which the effort is spent. The result is `None` if all operations together show nothing when they are tried again.
+    With `keep`, an interruption ends the search as if the effort were spent.
     """
     first = attempt(operations)
     if first is None:
@@ -167,7 +167,7 @@ def shrink(
     effort.spend(len(operations))
     search = _Search(first, attempt, essence, effort)
     try:
-        # Looks at the whole state change nothing, and none would be right any more with a request less.
+        # Snapshots and reports change nothing, and would no longer be right without one of the requests.
         search.shows([op for op in operations[:-1] if not isinstance(op, (Report, Snapshot))] + [*operations[-1:]])
         operations = search.best.operations
         minimize(_names(operations), lambda names: search.shows(about(operations, set(names))))
@@ -192,8 +192,8 @@ def kind(shown: Counterexample) -> object:
 def words(shown: Counterexample) -> object:
     """The essence of recorded answers, which were given to the whole list of operations: the last number.
 
-    Almost any recorded answer is wrong once enough is left out before it. Only while the model still expects what it
-    expected of the whole do the remaining operations explain the finding.
+    Almost any recorded answer is wrong once enough is left out before it. The remaining operations explain the finding
+    only while the model expects the same answer as for the whole list.
     """
     finding = shown.finding
     return str(finding), getattr(finding, "expected", None), getattr(finding, "observed", None)
