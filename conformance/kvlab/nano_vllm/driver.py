@@ -70,7 +70,7 @@ def _drive(engine: Engine, scheduler: Any, traffic: Traffic, tokens: Tokens) -> 
 
 
 def _sampled(tokens: Tokens, sequence: Any, prefill: bool) -> int:
-    """Play the model's runner for one sequence: it takes what `prepare_prefill` or `prepare_decode` would."""
+    """Simulate the model's runner for one sequence, with the inputs of `prepare_prefill` or `prepare_decode`."""
     start = sequence.num_cached_tokens if prefill else len(sequence) - 1
     taken = sequence[start : start + sequence.num_scheduled_tokens] if prefill else [sequence.last_token]
     tokens.consume(str(sequence.seq_id), start, taken, "schedule")

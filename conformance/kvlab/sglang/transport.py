@@ -1,4 +1,4 @@
-"""Lets SGLang's own transfers run on a played network: its threads take turns, and Mooncake's library is played.
+"""Lets SGLang's own transfers run on a simulated network: its threads take turns, and Mooncake's library is a stub.
 
 The managers, senders and receivers of transfers are the engine's, with their threads.
 """

@@ -1,4 +1,4 @@
-"""A KV connector whose transfers start and end when the drive says so."""
+"""A KV connector for which the drive decides when transfers start and end."""
 
 import random
 from collections.abc import Iterable
@@ -45,7 +45,7 @@ class Connector:
         self.dice = random.Random(self.work.seed + 1)
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
-        """How many tokens after the computed ones can be loaded; `None`: not known yet."""
+        """The number of tokens after the computed ones that can be loaded; `None`: not known yet."""
         self.asked[request.request_id] = self.asked.get(request.request_id, 0) + 1
         if self.asked[request.request_id] == 1 and self.dice.random() < 0.1:
             return None, False

@@ -105,7 +105,7 @@ class Worker:
         self._connector.connector_worker.worker = worker
 
     def execute(self, output: Any) -> tuple[Any, Point]:
-        """Play `execute_model` for one output of the scheduler: what is reported with it, and when it is computed."""
+        """Simulate `execute_model` for one output of the scheduler. Returns the report, and when the pass is done."""
         from vllm.v1.outputs import KVConnectorOutput
 
         worker = self._connector

@@ -1,6 +1,6 @@
-"""The NIXL library, played: agents of two servers, whose transfers and notifications arrive when the dice say so.
+"""A simulated NIXL library: agents of two servers, whose transfers and notifications arrive at random times.
 
-The connector is the engine's on both sides, its scheduler's and its worker's. Played is what it takes from outside: the
+The connector is the engine's own, on the scheduler's and on the worker's side. Only its surroundings are simulated: the
 library's agent, the socket of a handshake, the thread that makes handshakes, and the clock.
 """
 
@@ -25,43 +25,43 @@ CLOCKED = ("base_scheduler", "base_worker", "push_worker", "pull_scheduler", "pu
 
 
 class Agent:
-    """Stands in for `nixl_agent`: it moves nothing, and says when it has."""
+    """Stands in for `nixl_agent`. It moves no bytes; it only reports when a transfer is done."""
 
     def __init__(self, name: str, _: object) -> None:
-        """Whatever name the engine gives it, it has that of its server."""
+        """Name the agent after its server; the engine's name for it is ignored."""
         self.name = Network.current.life(Network.current.here)
 
     def get_reg_descs(self, descriptions: Any, _: str) -> Any:
-        """They are what they are."""
+        """The descriptions themselves."""
         return descriptions
 
     def register_memory(self, *_: object, **__: object) -> None:
-        """Any memory will do."""
+        """Do nothing: any memory may be transferred."""
 
     def deregister_memory(self, _: object) -> None:
-        """Nothing is kept of it."""
+        """Do nothing: no memory is registered."""
 
     def get_agent_metadata(self) -> bytes:
-        """The name by which the other one finds it."""
+        """The name by which the other agent finds this one."""
         return self.name.encode()
 
     def add_remote_agent(self, metadata: bytes) -> str:
-        """Its name."""
+        """The other agent's name."""
         return metadata.decode()
 
     def remove_remote_agent(self, name: str) -> None:
-        """Nothing is kept of it."""
+        """Do nothing: no remote agent is kept."""
 
     def check_remote_metadata(self, name: str) -> bool:
-        """They are lost when its server dies."""
+        """Whether the metadata of a remote agent are known: they are lost when its server dies."""
         return Network.current.answers(name)
 
     def prep_xfer_dlist(self, agent: str, descriptions: Any, **_: object) -> str:
-        """A list of descriptions stands for the agent whose memory they describe."""
+        """The handle of a list of descriptions: the agent whose memory they describe."""
         return self.name if agent == "NIXL_INIT_AGENT" else agent
 
     def release_dlist_handle(self, handle: str) -> None:
-        """Nothing is kept of it."""
+        """Do nothing: no list of descriptions is kept."""
 
     def make_prepped_xfer(
         self, kind: str, local: str, local_ids: Any, remote: str, remote_ids: Any, notif_msg: bytes = b""
@@ -73,7 +73,7 @@ class Agent:
         return handle
 
     def transfer(self, handle: int) -> str:
-        """Post it: it notifies the other agent when it is done.
+        """Post a transfer, which notifies the other agent when it is done.
 
         Raises:
             RuntimeError: it cannot be posted.
@@ -91,18 +91,18 @@ class Agent:
         return "PROC"
 
     def check_xfer_state(self, handle: int) -> str:
-        """How far it is."""
+        """The state of a transfer: in progress, done or failed."""
         posted, now = Network.current.transfers[handle], Network.current.now
         if posted.fails is not None and posted.fails <= now:
             return "ERR"
         return "PROC" if now < posted.ends else "DONE"
 
     def get_xfer_telemetry(self, handle: int) -> Any:
-        """Figures, of which there are none."""
+        """Made-up figures: nothing is measured."""
         return SimpleNamespace(xferDuration=1, postDuration=1, totalBytes=1, descCount=1)
 
     def release_xfer_handle(self, handle: int) -> None:
-        """It is over.
+        """Forget a transfer that is over.
 
         Raises:
             RuntimeError: a part of it is still under way, although it has failed.
@@ -112,10 +112,10 @@ class Agent:
         del Network.current.transfers[handle]
 
     def send_notif(self, agent: str, notif_msg: bytes) -> None:
-        """A notification without a transfer.
+        """Send a notification without a transfer.
 
         Raises:
-            RuntimeError: the other server is not there.
+            RuntimeError: the other server does not answer.
         """
         network = Network.current
         if network.answers(agent):
@@ -124,7 +124,7 @@ class Agent:
             raise RuntimeError("played: no connection")
 
     def dies(self) -> None:
-        """Its server dies, and with it all that it has posted."""
+        """The agent's server dies, and with it all transfers that it has posted."""
         network = Network.current
         for handle in [number for number, posted in network.transfers.items() if posted.sender == self.name]:
             self.check_xfer_state(handle)
@@ -145,7 +145,7 @@ class Socket:
         self._asked: Any = None
 
     def setsockopt(self, *_: object) -> None:
-        """It never waits."""
+        """Do nothing: the socket never waits, so a timeout does not matter."""
 
     def send(self, message: bytes) -> None:
         """Ask for the description of a rank's memory."""
@@ -156,7 +156,7 @@ class Socket:
         """The description, and the time on the other server's clock.
 
         Raises:
-            RuntimeError: the other server is not there.
+            RuntimeError: the other server does not run.
         """
         network = Network.current
         if self._server not in network.schedulers:
@@ -166,7 +166,7 @@ class Socket:
 
 
 class Later:
-    """Stands in for the thread that makes handshakes: each is made when the drive says so."""
+    """Stands in for the thread that makes handshakes: the drive decides when each is made."""
 
     def __init__(self) -> None:
         self._asked: list[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]]] = []
@@ -189,32 +189,32 @@ class Later:
                 future.set_exception(error)
 
     def shutdown(self, *_: object, **__: object) -> None:
-        """It is no thread."""
+        """Do nothing: there is no thread to end."""
 
 
 class Turns:
-    """Stands in for the event that ends the thread of writes: its loop goes round once when the drive says so."""
+    """Stands in for the event that ends the writing thread's loop: the drive decides when the loop runs once."""
 
     def __init__(self) -> None:
         self._left = 0
 
     def one(self) -> None:
-        """Let the loop go round."""
+        """Let the loop run once."""
         self._left = 1
 
     def is_set(self) -> bool:
-        """Whether it has."""
+        """Whether the loop must end, because it has run."""
         self._left -= 1
         return self._left < 0
 
     def set(self) -> None:
-        """It has come to its end, or is woken."""
+        """Do nothing: only the drive ends or wakes the loop."""
 
     def clear(self) -> None:
-        """It is woken by the drive."""
+        """Do nothing: only the drive wakes the loop."""
 
     def wait(self, timeout: float | None = None) -> None:
-        """It never waits."""
+        """Do nothing: the loop never waits."""
 
 
 @contextmanager
@@ -223,9 +223,9 @@ def _socket(_: object, path: str) -> Iterator[Socket]:
 
 
 def prepared() -> str:
-    """Let the connector run on a played network for the rest of this process.
+    """Let the connector run on a simulated network for the rest of this process.
 
-    Answers why the release's cannot be driven; empty if it can.
+    Returns why the release's connector cannot be driven; empty if it can.
     """
     try:
         modules: list[Any] = [importlib.import_module(f"{PACKAGE}.{name}") for name in (*CLOCKED, "utils", "connector")]
@@ -291,10 +291,10 @@ def connector(config: Any, kv_cache_config: Any, *, worker: bool) -> Any:
 
 
 class Worker:
-    """One server's worker: it queues launches, posts transfers, and reports what it sees done."""
+    """One server's worker: it queues launches, posts transfers, and reports those that it finds done."""
 
     def __init__(self, work: Workload, config: Any, kv_cache_config: Any, scheduler: Any) -> None:
-        """Its memory is there, and the other server can ask for its description. `torch.cuda` is stood in for."""
+        """Allocate the memory, and let the other server ask for its description. `torch.cuda` is a stub."""
         import torch
 
         self._connector = connector(config, kv_cache_config, worker=True)
@@ -310,11 +310,11 @@ class Worker:
         scheduler.connector.set_xfer_handshake_metadata_pp_aware(described)
 
     def dies(self) -> None:
-        """Its process dies."""
+        """The worker's process dies."""
         self._connector.connector_worker.nixl_wrapper.dies()
 
     def get_on(self) -> None:
-        """Its threads do a part of their work: a handshake, and a round of the one that writes."""
+        """Let the worker's threads do a part of their work: a handshake, and one round of the writing loop."""
         if Network.current.share() < 0.5:
             self._thread.one()
         if self._pushes is not None and Network.current.share() < 0.7:
@@ -322,7 +322,7 @@ class Worker:
             self._pushes._push_writer_loop()
 
     def execute(self, output: Any) -> tuple[Any, Point]:
-        """Play `execute_model` for one output of the scheduler: what is reported with it, and when it is computed."""
+        """Simulate `execute_model` for one output of the scheduler. Returns the report, and when the pass is done."""
         from vllm.v1.outputs import KVConnectorOutput
 
         worker = self._connector

@@ -1,4 +1,4 @@
-"""The worker's side of vLLM's own offloading to the CPU, played without a device: whose copies are done when is drawn.
+"""The worker's side of vLLM's own offloading to the CPU, without a device: a draw decides when each copy is done.
 
 `SimpleCPUOffloadConnector` is the engine's, on both sides, and so is the loop in which a thread of its own queues the
 copies. That thread is run one request at a time when the dice say so; the streams that it queues on get on likewise.
@@ -151,7 +151,7 @@ class Worker:
         backend.init({}, {}, None, handler.load_stream, handler.store_stream)
 
     def execute(self, output: Any) -> tuple[Any, Point]:
-        """Play `execute_model` for one output of the scheduler: what is reported with it, and when it is computed."""
+        """Simulate `execute_model` for one output of the scheduler. Returns the report, and when the pass is done."""
         from vllm.v1.outputs import KVConnectorOutput
 
         worker = self._connector

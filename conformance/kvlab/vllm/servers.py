@@ -1,4 +1,4 @@
-"""A drive of two servers: prefill and decode, each with its scheduler and its worker, between them a played network."""
+"""A drive of a prefill and a decode server, each with its scheduler and its worker, over a simulated network."""
 
 import importlib
 import random

@@ -1,6 +1,6 @@
 """One SGLang release: its classes, and the few places where releases differ.
 
-Which way a release goes is found by looking at its classes, not at its version number. SGLang's objects are typed
+The classes of a release decide how it is used, and not its version number. SGLang's objects are typed
 `Any`: their attributes are named here and in `adapter`, and nowhere else.
 """
 
@@ -40,10 +40,10 @@ class Engine:
     """A release's classes. One process can hold one."""
 
     def __init__(self, folder: Path | None) -> None:
-        """Import the release in `folder`, or the one that is installed.
+        """Import the release in `folder`, or the installed one.
 
         Raises:
-            EngineError: it cannot be had.
+            EngineError: it cannot be imported.
         """
         prepare(folder)
         try:
@@ -123,7 +123,7 @@ class Engine:
         self.common.release_kv_cache(req, tree_cache, is_insert=is_insert)
 
     def publish(self, tree_cache: Any, req: Any, *, chunked: bool) -> None:
-        """Hand what a prefill wrote to the cache."""
+        """Hand the pages that a prefill wrote to the cache."""
         if chunked:
             tree_cache.cache_unfinished_req(req, chunked=True)
         else:
@@ -219,7 +219,7 @@ class Engine:
         req.set_extend_input_len(end - start)
 
     def count_chunk(self, req: Any, change: int) -> None:
-        """One chunk more, or less, that does not end the prompt is on its way."""
+        """Count one more, or one less, chunk under way that does not end its prompt."""
         name = "inflight_middle_chunks" if hasattr(req, "inflight_middle_chunks") else "is_chunked"
         setattr(req, name, getattr(req, name) + change)
 
@@ -283,7 +283,7 @@ class Engine:
         return self.radix.RadixKey(token_ids=ids, extra_key=None)
 
     def evict(self, tree_cache: Any, tokens: int, window_tokens: int, states: int) -> None:
-        """Evict at least so much of each pool, or all that can be evicted."""
+        """Evict at least so many of each pool, or all that can be evicted."""
         params = getattr(self.base, "EvictParams", None)
         if params is not None:
             tree_cache.evict(params(num_tokens=tokens, swa_num_tokens=window_tokens, mamba_num=states))
@@ -295,7 +295,7 @@ class Engine:
                 tree_cache.evict_mamba(states)
 
     def lock(self, tree_cache: Any, req: Any) -> None:
-        """Lock what a request matched, as the scheduler does when it admits it."""
+        """Lock the prefix that a request matched, as the scheduler does when it admits the request."""
         result = tree_cache.inc_lock_ref(req.last_node)
         if hasattr(req, "lock_receipt"):
             req.lock_receipt = result.to_dec_params()
@@ -313,7 +313,7 @@ class Engine:
         tree_cache.dec_lock_ref(req.last_node, mark if params is None else params(swa_uuid_for_lock=mark))
 
     def evict_window(self, tree_cache: Any, req: Any, next_position: int) -> None:
-        """Give back what a request's window has left behind, as a batch does before it allocates."""
+        """Give back the window pages that a request has left behind, as a batch does before it allocates."""
         batch = SimpleNamespace(
             tree_cache=tree_cache,
             req_to_token_pool=tree_cache.req_to_token_pool,
@@ -328,7 +328,7 @@ def sampling() -> Any:
 
 
 class _Asked(SimpleNamespace):
-    """A message from SGLang's front end, of which only what is set matters."""
+    """A message from SGLang's front end. Only the fields that are set matter."""
 
     def __getattr__(self, name: str) -> None:
         if name.startswith("__"):
@@ -382,13 +382,13 @@ def module_with(name: str, has: str = "__name__") -> Any:
 
 
 def replace(module: ModuleType | None, name: str, value: object) -> None:
-    """Put something in the place of what a module has by a name, if it has it."""
+    """Replace an attribute of a module, if the module has it."""
     if module is not None and hasattr(module, name):
         setattr(module, name, value)
 
 
 def silence() -> None:
-    """Keep SGLang's log from the terminal: it reports each session as it is released, and all that does not fit."""
+    """Keep SGLang's log from the terminal: it reports each released session, and each request that does not fit."""
     logging = sys.modules.get("logging")
     if logging is not None:
         logging.getLogger("sglang").setLevel(logging.CRITICAL)

@@ -23,7 +23,7 @@ class Freed(NamedTuple):
 
 
 class Free(NamedTuple):
-    """The free numbers of each pool. A number that was freed twice is there twice."""
+    """The free numbers of each pool. A number that was freed twice counts twice."""
 
     pages: Counter[int]
     window: Counter[int] | None
@@ -63,7 +63,7 @@ class Pools:
         )
 
     def room(self) -> Room:
-        """How much is free now; nothing of a pool that there is none of."""
+        """The room that is free now; 0 for a pool that does not exist."""
         return Room(
             self.pages.available_size() // self._page_size,
             len(self._rows.free_slots),
@@ -72,7 +72,7 @@ class Pools:
         )
 
     def need(self, pages: int, rows: int = 0, states: int = 0) -> Room:
-        """The room for so many new pages: with window pages one behind each."""
+        """The room for so many new pages; with window pages there is one behind each page."""
         return Room(pages, rows, 0 if self.window is None else pages, 0 if self.states is None else states)
 
     def state(self, slot: Any) -> int:

@@ -133,7 +133,7 @@ class Running(Prefill):
         return Done()
 
     def cache_unfinished(self, req: str, chunked: bool) -> PublishAnswer:
-        """Hand what a prefill wrote to the cache."""
+        """Hand the pages that a prefill wrote to the cache."""
         entry, run = self.scheduling.check_unfinished(req, chunked)
         before, cached, protected = self.pools.free(), self._store_states(), int(entry.req.cache_protected_len)
         windowed = self.pools.window is not None
