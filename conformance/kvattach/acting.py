@@ -13,13 +13,13 @@ H = TypeVar("H")
 class Acting(Generic[H]):
     """The holders for whom the functions that run in a thread act, the innermost last."""
 
-    def __init__(self, hooks: Hooks, nobody: H) -> None:
-        """No function runs: whatever changes, changes for `nobody`."""
-        self._hooks, self._nobody, self._threads = hooks, nobody, threading.local()
+    def __init__(self, hooks: Hooks, otherwise: H) -> None:
+        """No function runs. Changes outside of any function are for `otherwise`."""
+        self._hooks, self._otherwise, self._threads = hooks, otherwise, threading.local()
 
     @property
     def _stack(self) -> list[H]:
-        stack: list[H] = vars(self._threads).setdefault("stack", [self._nobody])
+        stack: list[H] = vars(self._threads).setdefault("stack", [self._otherwise])
         return stack
 
     @property
@@ -29,7 +29,7 @@ class Acting(Generic[H]):
 
     @contextmanager
     def as_one(self, holder: H) -> Iterator[None]:
-        """What is done here is done for a holder."""
+        """Let all changes within this context be for a holder."""
         self._stack.append(holder)
         try:
             yield
@@ -37,7 +37,7 @@ class Acting(Generic[H]):
             self._stack.pop()
 
     def within(self, owner: Any, name: str, who: Callable[..., H], ended: Callable[[H], None] | None = None) -> None:
-        """A function acts for the holder that `who(*arguments)` answers; then `ended` is called, if it raises too."""
+        """Let a function act for the holder that `who(*arguments)` returns. Then call `ended`, even if it raises."""
         original = getattr(owner, name)
 
         def within(*args: Any, **kwargs: Any) -> Any:

@@ -112,7 +112,7 @@ def known_issues(
 
 
 class Attached(Protocol):
-    """What takes the events out of an engine."""
+    """The hooks that take the events out of an engine."""
 
     hooks: Hooks
 
