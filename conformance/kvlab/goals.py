@@ -56,6 +56,18 @@ def _side_by_side(events: Sequence[MemoryEvent], part: int) -> bool:
     return False
 
 
+def from_storage(events: Sequence[MemoryEvent]) -> bool:
+    """A page is read from a file that was written in the same run."""
+    written = set[object]()
+    for event in events:
+        for source, target in event.copies if isinstance(event, Begin) else []:
+            if source.pool == "storage" and written & {*source.pages}:
+                return True
+            if target.pool == "storage":
+                written |= {*target.pages}
+    return False
+
+
 def drafted(events: Sequence[MemoryEvent]) -> bool:
     """A launch writes drafts: slots of which an unknown number count."""
     return any(isinstance(event, Begin) and any(use.at_most for use in event.writes) for event in events)
@@ -157,6 +169,8 @@ PAIRED: Mapping[str, Goal] = {
     "a prefix is sent that was loaded from host memory": loaded_and_sent,
 }
 """Those of one whose prefill and decode are two servers, besides."""
+STORED: Mapping[str, Goal] = {**OVERLAPPED, "a page comes back from a storage": from_storage}
+"""Those of one with a storage behind its host tier, besides."""
 SPECULATIVE: Mapping[str, Goal] = {**OVERLAPPED, "drafts are written": drafted}
 """Those of one that decodes speculatively, besides."""
 SERVED: Mapping[str, Goal] = {

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from kvlab.goals import Goal, drafted, ended_in_flight, hit, kept_apart, pictures_apart, withdrawn
+from kvlab.goals import Goal, drafted, ended_in_flight, from_storage, hit, kept_apart, pictures_apart, withdrawn
 from kvspec.memory.events import Begin, Drop, End, EndHolder, Map, MemoryEvent, Pages, Publish, Share, Use
 
 PAGES: tuple[str, Pages] = ("kv", [1])
@@ -14,6 +14,8 @@ NEXT = Begin(2, "compute", reads=[Use(None, "kv", [2], holder="b")])
 PUBLISHED = Publish(*PAGES, ["key"])
 CAT, DOG = Publish(*PAGES, ["cat"], ["2a~5~7"]), Publish("kv", [2], ["dog"], ["2a~5~8"])
 MINE, YOURS = Publish(*PAGES, ["mine"], ["2a~5"]), Publish("kv", [2], ["yours"], ["2a~6"])
+HELD, FILE = Use(None, "host", [1]), Use(None, "storage", ["file"])
+SAVED, LOADED = Begin("out", copies=[(HELD, FILE)]), Begin("in", copies=[(FILE, HELD)])
 
 REACHED: list[tuple[Goal, list[MemoryEvent]]] = [
     (hit, [PUBLISHED, Share("b", *PAGES)]),
@@ -23,6 +25,7 @@ REACHED: list[tuple[Goal, list[MemoryEvent]]] = [
     (pictures_apart, [CAT, Publish("kv", [2], ["none"], ["2a~5"])]),
     (kept_apart, [MINE, Publish("kv", [2], ["nobody's"], ["2a"])]),
     (drafted, [Begin(1, "compute", writes=[Use("t", stop=4, at_most=True)])]),
+    (from_storage, [SAVED, LOADED]),
     (ended_in_flight, [TABLE, LAUNCH, EndHolder("a")]),
     (ended_in_flight, [NEXT, TABLE, LAUNCH, End(2), Begin(3, "compute", writes=[Use("t", stop=5)]), EndHolder("a")]),
 ]
@@ -38,6 +41,7 @@ MISSED: list[tuple[Goal, list[MemoryEvent]]] = [
     (pictures_apart, [CAT, Publish("kv", [2], ["dog"], ["2a~6~8"])]),
     (pictures_apart, [CAT, Publish("kv", [2], ["cat"], ["2a~5~7"])]),
     (drafted, [LAUNCH]),
+    (from_storage, [LOADED, SAVED]),
     (ended_in_flight, [TABLE, LAUNCH, End(1), EndHolder("a")]),
     (ended_in_flight, [TABLE, LAUNCH, EndHolder("b")]),
     (ended_in_flight, [TABLE, LAUNCH, NEXT, End(2), EndHolder("a")]),

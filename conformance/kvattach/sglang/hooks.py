@@ -16,7 +16,7 @@ from kvattach.sglang.pictures import Pictures, places_of
 from kvattach.sglang.release import Release
 from kvattach.sglang.routers import Routers
 from kvattach.sglang.states import Kept
-from kvattach.sglang.view import HOST, KV, METADATA, NEW, ROWS, STATES, TREE, WINDOW, Ids, Stay, tree_of
+from kvattach.sglang.view import HOST, KV, METADATA, NEW, ROWS, STATES, STORAGE, TREE, WINDOW, Ids, Stay, tree_of
 from kvspec.memory.events import (
     Count,
     Drop,
@@ -75,7 +75,15 @@ class Attached(Locks):
         self._table = table.numpy() if table.device.type == "cpu" else table
         self._tree = tree_of(self._release, memory.cache, size, self._pictures)
         self._who = [NEW]
-        for kept in (self._stays, self._stretches, self._rows, self._transfers, self._locked):
+        for kept in (
+            self._stays,
+            self._stretches,
+            self._rows,
+            self._transfers,
+            self._locked,
+            self._prefetched,
+            self._backups,
+        ):
             kept.clear()
         pools = {
             pool: Pool(page_size=size, num_pages=made.size // size, label_size=size, padding=[0])
@@ -91,6 +99,8 @@ class Attached(Locks):
         if metadata:
             pools[METADATA] = Pool(num_pages=metadata, first_page=0, label_size=1)
         self._keys = {pool: {} for pool in pools}
+        if getattr(memory.cache, "enable_storage", False):
+            pools[STORAGE] = Pool(page_size=size, label_size=size, keyed=True)
         if self._relay is not None:
             self._relay.watch()
             pools[BUFFERS] = self._relay.buffers.pool

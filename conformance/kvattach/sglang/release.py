@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
@@ -76,8 +77,14 @@ class Release:
             self.host = importlib.import_module(_HOST_POOL)
 
         base = self.host.HostKVCache
-        self.host_class = type("Host", (base,), dict.fromkeys(base.__abstractmethods__, _nothing))
-        """The release's host pool without a buffer: what it would copy is not copied."""
+        given = dict.fromkeys(("get_data_page", "get_dummy_flat_data_page"), self._numbered)
+        self.host_class = type("Host", (base,), {**dict.fromkeys(base.__abstractmethods__, _nothing), **given})
+        """The release's host pool without a buffer: what it would copy is not copied. Its files hold numbers."""
+
+    @property
+    def _numbered(self) -> Callable[..., Any]:
+        """In place of the bytes of a host page: where it begins."""
+        return lambda _, index=0, *__, **___: self.torch.tensor([int(index)])
 
     def _import_unified(self, memory: str) -> None:
         """Import the one tree for all pools, and all that comes with it."""
@@ -100,6 +107,11 @@ class Release:
         self.drafts = importlib.import_module("sglang.srt.speculative.eagle_info")
         self.group = importlib.import_module(f"{memory}.pool_host.group")
         self.host = importlib.import_module(f"{memory}.pool_host.base")
+
+    @cached_property
+    def storage(self) -> Any:
+        """The module of storages behind the host tier."""
+        return importlib.import_module("sglang.srt.mem_cache.hicache_storage")
 
     @cached_property
     def scheduler(self) -> Any:

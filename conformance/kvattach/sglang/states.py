@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from kvattach.hooks import Trace, chained
 from kvattach.sglang.release import Release
-from kvattach.sglang.transfers import Transfers
+from kvattach.sglang.storage import Storage
 from kvattach.sglang.view import NEW, STATES, Ids, Stay
 from kvspec.memory.events import Take, Transfer, Use
 
@@ -21,7 +21,7 @@ class Kept(NamedTuple):
     """How many tokens it has seen."""
 
 
-class States(Transfers):
+class States(Storage):
     """Follows recurrent states."""
 
     def __init__(self, release: Release, trace: Trace, stream: Any, event: Any) -> None:

@@ -34,12 +34,15 @@ class Transfers(Holders):
         self._acting(controller, "write", lambda _, *__, **named: f"write {named.get('node_id', -1)}")
 
     def _backed_up(self, _: Any, __: Any, ___: Any, named: Any, *____: Any, **_____: Any) -> None:
-        node = self._tree.node(named)
+        self._publish_host(self._tree.node(named), planned=True)
+
+    def _publish_host(self, node: Any, *, planned: bool) -> None:
+        """The pages that a node has on the host, and had not, are found by its names."""
         pages = [page for page in self._tree.host(node) if page not in self._keys[HOST]]
         if pages:
             names = self._tree.labels(node)
             self._keys[HOST].update(zip(pages, names, strict=True))
-            self.hooks.emit(Publish(HOST, [*pages], names, names, planned=True))
+            self.hooks.emit(Publish(HOST, [*pages], names, names, planned=planned))
 
     def _writes(self, _: Any, __: Any, host: Any, device: Any, *___: Any) -> None:
         self._streams.begin("backup_from_device_all_layer", [], [], [(self._use(KV, device), self._use(HOST, host))])

@@ -20,6 +20,7 @@ KV = "kv"
 WINDOW = "window"
 STATES = "states"
 HOST = "host"
+STORAGE = "storage"
 ROWS = "rows"
 METADATA = "metadata"
 NEW = "admission"
@@ -128,9 +129,9 @@ class Tree:
             todo += node.children.values()
             yield node
 
-    def walk(self, key: Any) -> Any:
-        """The node that a key ends at, in a tree that looks its children up by part of a key."""
-        node = self.root
+    def walk(self, key: Any, below: Any = None) -> Any:
+        """The node below another one, or the root, that a key ends at: children are looked up by part of a key."""
+        node = self.root if below is None else below
         while len(key):
             child = node.children.get(self._child_key(key))
             shared = 0 if child is None else self._shared(child.key, key)

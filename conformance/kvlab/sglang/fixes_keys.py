@@ -25,6 +25,9 @@ _FOUND_OWN = """        return None
 """
 
 
+_PREFIX = "prefix_keys = (\n"
+
+
 def fix_joined(release: Release, patches: Patches) -> None:
     """An adapter's id is no end of a client's key."""
     mend(patches, "keys apart", (release.batches.Req, "__init__", _JOINED, _APART))
@@ -43,4 +46,22 @@ def fix_adapters(release: Release, patches: Patches) -> None:
         )
 
 
-FIXES = (fix_joined, fix_adapters)
+def fix_stored(release: Release, patches: Patches) -> None:
+    """A storage, whose names are tokens alone, has what has no key, and is asked for nothing else."""
+    if release.unified:
+        return
+    asked = "last_host_node.protect_host()\n    host_indices"
+    mend(
+        patches,
+        "nothing with a key is stored",
+        (release.cache_class, "write_backup_storage", _PREFIX, _keyless("node", _PREFIX)),
+        (release.cache_class, "prefetch_from_storage", asked, _keyless("last_host_node", asked)),
+    )
+
+
+def _keyless(node: str, lines: str) -> str:
+    """These lines of a function, which returns before them where a node has a key."""
+    return f"if {node}.key.extra_key is not None:\n        return\n    {lines}"
+
+
+FIXES = (fix_joined, fix_adapters, fix_stored)

@@ -15,6 +15,7 @@ from typing import Any
 
 from kvattach.patches import Patches
 from kvattach.sglang.release import Release
+from kvlab.sglang.storage import arguments as of_storage
 from kvlab.stubs import Arguments
 
 LAYERS = 2
@@ -30,6 +31,8 @@ class Shape:
     context: int
     host_pages: int = 0
     write_policy: str = ""
+    prefetch_policy: str = ""
+    """When a request waits no longer for what is prefetched for it from a storage; empty: there is none."""
     ranks: int = 1
     """The ranks of the server, whose trees agree on transfers that are complete."""
 
@@ -258,13 +261,11 @@ class RadixMemory(Memory):
             hicache_ratio=1.0,
             hicache_size=0,
             hicache_mem_layout="layer_first",
-            hicache_storage_backend=None,
-            hicache_storage_backend_extra_config=None,
-            hicache_storage_prefetch_policy="best_effort",
             hicache_write_policy=shape.write_policy,
             hicache_io_backend="kernel",
             served_model_name="",
             extra_metric_labels=None,
+            **of_storage(shape.prefetch_policy),
         )
         with Patches() as patches:
             if hasattr(release.tree, "get_mha_host_pool_cls"):

@@ -9,7 +9,7 @@ from kvattach.sglang.hooks import Attached
 from kvattach.sglang.release import Release
 from kvlab.device import Event, Stream
 from kvlab.drives import Attachment, CheckedTrace, Known, Trial, known_issues
-from kvlab.goals import ILLUSTRATED, OVERLAPPED, PAIRED
+from kvlab.goals import ILLUSTRATED, OVERLAPPED, PAIRED, STORED
 from kvlab.hosts import Together
 from kvlab.sglang import driver, pair, ranks, walk
 from kvlab.sglang.driver import Shape
@@ -24,6 +24,8 @@ RUNS = 60
 """Runs that look for one issue."""
 PAIRS_EVERY = 4
 """One seed of so many drives a prefill and a decode server besides."""
+STORED_EVERY = 3
+"""One walk of so many has a storage behind the host, in releases whose scheduler is not driven."""
 RANKS_EVERY = 6
 """One seed of so many drives the ranks of one server, in the place of a walk."""
 
@@ -69,15 +71,20 @@ def trial(folder: Path) -> Trial:
     def run_in(shape: Shape | None, seed: int) -> None:
         drive.ended(driver.run(release, seed, drive.attached, shape, report=drive.trace.find))
 
+    def drive_stored(seed: int) -> None:
+        drive.ended(walk.run(release, seed, drive.attached, storage=True))
+
+    runs = ({"pair": drive_pair} if release.pairs else {}) | ({} if release.scheduled else {"storage": drive_stored})
+
     def searched(one: Known) -> Known:
-        """An issue of two servers is looked for in drives of these."""
-        pairs = one.issue.id.startswith("pair-")
-        return Known(one.issue, drive_pair, partial(fixes, but=one.issue.fix), RUNS) if pairs else one
+        """An issue of two servers, or of a storage, is looked for in drives of these."""
+        found_in = runs.get(one.issue.id.partition("-")[0])
+        return one if found_in is None else Known(one.issue, found_in, partial(fixes, but=one.issue.fix), RUNS)
 
     known = known_issues("sglang", Shape, run_in, fixes, runs=RUNS, can_run=partial(can_run, release))
-    if release.pairs:
-        known = [searched(one) for one in known]
-    goals = {**(PAIRED if release.pairs else OVERLAPPED), **(ILLUSTRATED if release.sessions is not None else {})}
+    known = [searched(one) for one in known]
+    served = OVERLAPPED if release.scheduled else STORED
+    goals = {**(PAIRED if release.pairs else served), **(ILLUSTRATED if release.sessions is not None else {})}
     return Trial("SGLang", drive.attach, run, injected, fix_all, known, goals=goals)
 
 
@@ -92,7 +99,9 @@ def _run(release: Release, seed: int, attached: Attached, checked: CheckedTrace)
             return ranks.run(release, seed, attached.hooks.trace, report=checked.find)
         finally:
             attached.hooks.attach()
-    if not release.scheduled or seed % 3 == 1:
+    if not release.scheduled:
+        return walk.run(release, seed, attached, storage=seed % STORED_EVERY == STORED_EVERY - 1)
+    if seed % 3 == 1:
         return walk.run(release, seed, attached)
     host = seed % 3 == 0 or not release.unified
     return driver.run(release, seed, attached, host=host, report=checked.find)

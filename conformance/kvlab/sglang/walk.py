@@ -8,6 +8,7 @@ loaded back. How far the streams have got is drawn at random.
 import random
 from collections import deque
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from kvattach.sglang.hooks import Attached
 from kvattach.sglang.release import Release
 from kvlab.device import Event, Stream, advance, stood_in
 from kvlab.sglang.memory import LAYERS, RadixMemory, Shape, UnifiedMemory, make
+from kvlab.sglang.storage import Threads, prefetch, prefetched, stored
 from kvlab.sglang.tenants import Names, Tenants
 from kvlab.traffic import Traffic, until_done
 
@@ -85,8 +87,9 @@ def barrier(scheduler: str) -> str:
 class Walk:
     """One walk."""
 
-    def __init__(self, release: Release, seed: int) -> None:
-        """A memory, small enough that pages are evicted and loaded back."""
+    def __init__(self, release: Release, seed: int, threads: Threads | None = None) -> None:
+        """A memory, small enough that pages are evicted and loaded back; with the threads of its storage, if any."""
+        self._threads = threads
         rng = random.Random(seed)
         page_size = rng.choice([1, 2, 4])
         pages = rng.randint(10, 30)
@@ -97,6 +100,7 @@ class Walk:
             rows=2 + pages % 5,
             context=pages * page_size + page_size,
             write_policy=rng.choice(["write_through", "write_through", "write_through_selective", "write_back"]),
+            prefetch_policy="" if threads is None else threads.rng.choice(["best_effort", "wait_complete"]),
         )
         requests, alphabet = rng.randint(10, 40), rng.choice([2, 3, 50])
         self._chunk = page_size * rng.choice([1, 2, 4, 50])
@@ -128,7 +132,8 @@ class Walk:
             # Nothing serves the adapters here: only their ids count.
             self._tenants.messages()
             least = int(not (self._waiting or self._running))
-            self._waiting += self._traffic.arriving(self._request, least=least)
+            for turn in self._traffic.arriving(self._request, least=least):
+                self._wait(turn)
             if self._barrier == "schedule":
                 Stream.current.wait_event(self.worker.rows_read)
             batch = self._schedule()
@@ -139,6 +144,8 @@ class Walk:
             while len(self._flying) > (1 if self._overlap and batch else 0):
                 self._take_in(*self._flying.popleft())
             advance(self._rng, 6)
+            if self._threads is not None:
+                self._threads.advance()
         self.idle()
 
     def idle(self) -> None:
@@ -146,6 +153,8 @@ class Walk:
         for _ in range(3):
             for stream in Stream.all:
                 stream.synchronize()
+            if self._threads is not None:
+                self._threads.finish()
             self.memory.cache.check_hicache_events()
         self.memory.cache.take_events()
         self.idled()
@@ -157,6 +166,12 @@ class Walk:
         rid = f"r{self._traffic.number()}"
         named = self._tenants.named(rid)
         return Turn(self.memory.request(rid, tokens, named), tokens, output, named)
+
+    def _wait(self, turn: Turn, *, first: bool = False) -> None:
+        """A request enters the queue."""
+        if self._threads is not None:
+            prefetch(self.memory, turn.req)
+        self._waiting.insert(0 if first else len(self._waiting), turn)
 
     def _schedule(self) -> Batch | None:
         prefill = self._prefill() if self._chunked or self._rng.random() < 0.7 else None
@@ -171,6 +186,8 @@ class Walk:
                 self._retract(self._chunked)
         while self._waiting and self._chunked is None and len(self._running) < self._shape.rows:
             turn = self._waiting[0]
+            if self._threads is not None and not prefetched(memory, turn.req):
+                break
             memory.match(turn.req)
             need = memory.pages(len(turn.tokens)) * self._shape.page_size + self._shape.page_size * len(self._running)
             if need > memory.room:
@@ -234,7 +251,7 @@ class Walk:
             self._chunked = None
         self.memory.let_go(turn.req, publish=False)
         req = self.memory.request(turn.req.rid + "'", [*turn.req.origin_input_ids, *turn.req.output_ids], turn.named)
-        self._waiting.appendleft(Turn(req, turn.tokens, turn.output, turn.named))
+        self._wait(Turn(req, turn.tokens, turn.output, turn.named), first=True)
 
     def _launch(self, batch: Batch) -> None:
         schedule, forward = Stream.current, self.worker.forward_stream
@@ -269,12 +286,16 @@ class Walk:
             flush()
 
 
-def run(release: Release, seed: int, attached: Attached | None = None) -> str:
-    """One walk; the same seed gives the same one. The result is the error of the release that ended it, or nothing."""
-    with stood_in(release.torch, seed), Patches() as patches:
+def run(release: Release, seed: int, attached: Attached | None = None, *, storage: bool = False) -> str:
+    """One walk, with a storage behind the host or without; the same seed gives the same one.
+
+    The result is the error of the release that ended it, or nothing.
+    """
+    behind = stored(release, seed) if storage else nullcontext()
+    with stood_in(release.torch, seed), Patches() as patches, behind as threads:
         for module in release.modules_with_device:
             patches.set(module, "device_module", release.torch.cuda)
-        walk = Walk(release, seed)
+        walk = Walk(release, seed, threads)
         if attached is not None:
             attached.watch(walk.memory)
             walk.worker.reads_rows, walk.worker.launched = attached.reads_rows, attached.launch

@@ -1,0 +1,201 @@
+"""SGLang's storage behind the host tier: the release's own file backend, in a temporary folder, and its threads.
+
+The threads are the controller's own, but one runs at a time, and only as far as its next wait or its next file. Which
+one gets on is drawn.
+"""
+
+import json
+import os
+import random
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from queue import Queue
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+from kvattach.patches import Patches
+from kvattach.sglang.release import Release
+
+FOLDER = "SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR"
+ALONE = {
+    "get_pipeline_model_parallel_rank": 0,
+    "get_pipeline_model_parallel_world_size": 1,
+    "get_tensor_model_parallel_rank": 0,
+    "get_tensor_model_parallel_world_size": 1,
+    "is_dp_attention_enabled": False,
+}
+"""What a server's only rank is told by its controller's imports."""
+
+
+class Threads:
+    """The threads of one server's storage."""
+
+    def __init__(self, rng: random.Random) -> None:
+        """None yet."""
+        self.rng = rng
+        self.all: list[Thread] = []
+        self.current: Thread | None = None
+        self.over = False
+        self.driver = threading.Semaphore(0)
+        """The driver waits for it while a thread runs."""
+
+    def make(self, target: Callable[[], None], daemon: bool = True) -> "Thread":
+        """One more, in the place of `threading.Thread`."""
+        return Thread(self, target)
+
+    def queue(self, maxsize: int = 0) -> "Waiting":
+        """A queue at which they wait; it never gets too long here."""
+        return Waiting(self)
+
+    def advance(self) -> None:
+        """Let some threads get on, or none."""
+        while self.rng.random() < 0.7 and self.step():
+            continue
+
+    def finish(self) -> None:
+        """Let them get on until all wait for more to do."""
+        while self.step():
+            continue
+
+    def step(self) -> bool:
+        """Let one thread get on, if one has anything to do."""
+        ready = [thread for thread in self.all if thread.is_alive() and thread.ready()]
+        if ready:
+            self.rng.choice(ready).step()
+        return bool(ready)
+
+    def pause(self, ready: Callable[[], bool] = lambda: True) -> None:
+        """Where a thread waits: it gets on when the driver lets it, once it is ready. The driver never waits."""
+        if self.current is not None:
+            self.current.pause(ready)
+
+    def end(self) -> None:
+        """The run is over."""
+        self.over = True
+        for thread in self.all:
+            thread.join()
+
+
+class Thread:
+    """One of them."""
+
+    def __init__(self, threads: Threads, target: Callable[[], None]) -> None:
+        """It does not run yet."""
+        self._threads, self._target = threads, target
+        self._turn = threading.Semaphore(0)
+        self._error: Exception | None = None
+        self._done = False
+        self.ready: Callable[[], bool] = lambda: True
+        self._real = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        """It runs when it is let."""
+        self._threads.all.append(self)
+        self._real.start()
+
+    def _run(self) -> None:
+        self._turn.acquire()
+        try:
+            self._target()
+        except SystemExit:
+            self._error = None
+        except Exception as error:
+            self._error = error
+        self._done = True
+        self._threads.driver.release()
+
+    def step(self) -> None:
+        """Let it run to its next wait."""
+        self._threads.current = self
+        self._turn.release()
+        self._threads.driver.acquire()
+        self._threads.current = None
+        if self._error is not None:
+            raise self._error
+
+    def pause(self, ready: Callable[[], bool]) -> None:
+        """Wait, in this thread."""
+        self.ready = ready
+        self._threads.driver.release()
+        self._turn.acquire()
+        if self._threads.over:
+            sys.exit()
+
+    def is_alive(self) -> bool:
+        """Whether it has not ended."""
+        return not self._done
+
+    def join(self, timeout: float | None = None) -> None:
+        """Let it run to its end, which the server has told it to come to."""
+        while not self._done:
+            self.step()
+
+
+class Waiting(Queue[Any]):
+    """A queue at which a thread waits until there is something. A thread that is joined finds it empty."""
+
+    def __init__(self, threads: Threads) -> None:
+        """It is empty."""
+        super().__init__()
+        self._threads = threads
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """The first item; `timeout` has no meaning."""
+        if block:
+            self._threads.pause(lambda: not self.empty())
+        return super().get(block=False)
+
+
+@contextmanager
+def stored(release: Release, seed: int) -> Iterator[Threads]:
+    """A server that is made within has a storage, whose threads the driver lets get on."""
+    threads = Threads(random.Random(f"{seed} storage"))
+
+    def paused(original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def do(*args: Any, **kwargs: Any) -> Any:
+            threads.pause()
+            return original(*args, **kwargs)
+
+        return do
+
+    stands_in = SimpleNamespace(Thread=threads.make, Event=threading.Event, Lock=threading.Lock)
+    with tempfile.TemporaryDirectory(prefix="kvspec-sglang-") as folder, Patches() as patches:
+        patches.set(release.controller, "threading", stands_in)
+        patches.set(release.controller, "Queue", threads.queue)
+        for name, value in ALONE.items():
+            patches.set(release.controller, name, lambda value=value: value)
+        for name in ("get", "set", "exists"):
+            patches.set(release.storage.HiCacheFile, name, paused(getattr(release.storage.HiCacheFile, name)))
+        with patch.dict(os.environ, {FOLDER: folder}):
+            try:
+                yield threads
+            finally:
+                threads.end()
+
+
+def arguments(policy: str) -> dict[str, str | None]:
+    """The arguments of a server with a storage, in which each page is looked up; without a policy it has none."""
+    return {
+        "hicache_storage_backend": "file" if policy else None,
+        "hicache_storage_backend_extra_config": json.dumps({"prefetch_threshold": 1}) if policy else None,
+        "hicache_storage_prefetch_policy": policy or "best_effort",
+    }
+
+
+def prefetch(memory: Any, req: Any) -> None:
+    """A request that enters the queue asks for what the tree has not."""
+    found, node = memory.match(req), req.last_host_node
+    if node.backuped or node is memory.cache.root_node:
+        tokens = (req.origin_input_ids + req.output_ids)[found:]
+        memory.cache.prefetch_from_storage(req.rid, node, tokens, node.get_last_hash_value(), None)
+
+
+def prefetched(memory: Any, req: Any) -> bool:
+    """Whether a request waits no longer; what was read for it is in the tree then."""
+    return bool(memory.cache.check_prefetch_progress(req.rid))
