@@ -32,8 +32,6 @@ from kvspec.memory.events import (
     Share,
     Take,
     Transfer,
-    Unify,
-    Unmap,
 )
 
 ENGINE = "engine"
@@ -80,7 +78,12 @@ class Attached:
         hooks.hook(managers, "free", after=self._freed)
         self.within(managers, "remove_skipped_blocks", lambda _, request_id, *__, **___: self._name(request_id))
         self._count_tokens(Request)
-        hooks.hook(scheduler, "_update_request_as_session", before=self._turn_ends, after=self._turn_begins)
+        hooks.hook(
+            scheduler,
+            "_update_request_as_session",
+            before=lambda _, session, *__: list(session._all_token_ids),
+            after=self._turn_begins,
+        )
         if hasattr(scheduler, "_free_request_blocks"):
             hooks.hook(managers, "pop_blocks_for_free", after=self._deferred)
             self.within(scheduler, "_drain_deferred_frees", lambda _: DEFERRED)
@@ -175,9 +178,7 @@ class Attached:
         """A run ends: by a finish, an abort or a preemption."""
         run = self.runs.pop(request_id, None)
         if run is not None:
-            self.emit(
-                *(Unmap(run.table(group)) for group in self.groups if run.rows[group.number]), EndHolder(run.keeper)
-            )
+            self.emit(*run.unmapped(), EndHolder(run.keeper))
 
     # The pool
 
@@ -348,32 +349,13 @@ class Attached:
     def _grown(self, run: Run) -> None:
         self.emit(*run.grown())
 
-    def _turn_ends(self, _: Any, session: Any, *__: Any) -> list[int]:
-        return list(session._all_token_ids)
-
     def _turn_begins(self, before: list[int], _: None, scheduler: Any, session: Any, *__: Any) -> None:
         """A session goes on: another holder gets what is there, and the last token may be another one."""
         old = self.runs.pop(session.request_id, None) if self.owns(scheduler) else None
-        if old is None:
-            return
-        now = session._all_token_ids
-        pairs = enumerate(zip(before, now, strict=False))
-        kept = next((at for at, (was, new) in pairs if was != new), min(len(before), len(now)))
-        new = self._run(session)
-        learnt = [
-            Unify(new.label(group, page), old.last_label(group, page, before), kept % group.size)
-            for group in self.groups
-            if kept % group.size and not group.state
-            for page in (kept // group.size,)
-        ]
-        position = session.num_computed_tokens
-        learnt += [
-            Unify(new.state_label(group, position), old.state_label(group, position))
-            for group in self.groups
-            if group.state and position % group.size
-        ]
-        gone = [Unmap(old.table(group)) for group in self.groups if old.rows[group.number]]
-        self.emit(*gone, Transfer(old.name, new.name), EndHolder(old.name), *learnt)
+        if old is not None:
+            new = self._run(session)
+            gone = *old.unmapped(), Transfer(old.name, new.name), EndHolder(old.name)
+            self.emit(*gone, *new.follows(old, before))
 
     def _deferred(self, _: None, blocks: Any, manager: Any, request: Any) -> None:
         """A run ends, but its pages are given back only when what is in flight is done."""

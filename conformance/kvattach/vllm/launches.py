@@ -154,8 +154,7 @@ class Launches:
         for name, tokens in output.num_scheduled_tokens.items():
             run = attached.runs[name]
             start, stop = computed[name], computed[name] + tokens
-            samples = not run.request.is_prefill_chunk
-            known = len(run.request._all_token_ids) + run.sampling
+            samples, known = not run.request.is_prefill_chunk, len(run.request._all_token_ids) + run.sampling
             if self._flat and not (drafted or lookahead or run.drafts):
                 # Nearly all passes take this path. It makes no call for each group, since each request pays for it.
                 launch.runs[name] = run, start, 0, samples
@@ -171,8 +170,7 @@ class Launches:
                     if start < end:
                         writes.append(Use(table, start=start, stop=end))
                 continue
-            drafts = len(drafted.get(name, ()))
-            certain = max(0, start - run.drafts)
+            drafts, certain = len(drafted.get(name, ())), max(0, start - run.drafts)
             launch.runs[name] = run, certain, drafts, samples
             run.sampling += samples
             end = stop
@@ -187,24 +185,12 @@ class Launches:
                 elif not moves:
                     states.append(run.states(group, start, end, known))
             run.drafts += drafts
-        self._queue_or_wait(scheduler, launch, reads, writes, states)
-        self._flying[id(output)] = launch
-        attached.count()
-
-    def _queue_or_wait(
-        self,
-        scheduler: Any,
-        launch: Launch,
-        reads: list[Use | None],
-        writes: list[Use | None],
-        states: list[tuple[Use | None, Use]],
-    ) -> None:
-        """Queue the pass, at once unless a driver will say which drafts are accepted."""
-        if hasattr(scheduler, "kvspec_moved"):
-            scheduler.kvspec_moved = self._moved
-            self._unmoved = launch, reads, writes
+        if moves:  # a driver will say which drafts are accepted
+            scheduler.kvspec_moved, self._unmoved = self._moved, (launch, reads, writes)
         else:
             self._queue(launch, reads, writes, states)
+        self._flying[id(output)] = launch
+        attached.count()
 
     def _queue(
         self, launch: Launch, reads: list[Use | None], writes: list[Use | None], states: list[tuple[Use | None, Use]]

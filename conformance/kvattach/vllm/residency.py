@@ -9,7 +9,7 @@ from typing import Any
 from kvattach.hooks import chained, illustrated
 from kvattach.media import digest_of
 from kvattach.residency import foreign
-from kvspec.memory.events import Map, Unify, Use
+from kvspec.memory.events import Map, Unify, Unmap, Use
 
 POOL = "kv"
 """The name in a trace of the pool that all groups share."""
@@ -194,6 +194,23 @@ class Run:
         if not group.state:
             labels = [self.label(group, index) for index in range(first, first + len(pages))]
         return Map(self.table(group), self.name, POOL, first, list(pages), labels)
+
+    def unmapped(self) -> Iterator[Unmap]:
+        """Forget the tables."""
+        return (Unmap(self.table(group)) for group in self.groups if self.rows[group.number])
+
+    def follows(self, old: "Run", before: list[int]) -> Iterator[Unify]:
+        """Unify what an earlier turn has left, that had the tokens `before`: its last token may be another one now."""
+        now, position = self.request._all_token_ids, self.request.num_computed_tokens
+        pairs = enumerate(zip(before, now, strict=False))
+        kept = next((at for at, (was, new) in pairs if was != new), min(len(before), len(now)))
+        for group in self.groups:
+            page, inside = divmod(kept, group.size)
+            if inside and not group.state:
+                yield Unify(self.label(group, page), old.last_label(group, page, before), inside)
+        for group in self.groups:
+            if group.state and position % group.size:
+                yield Unify(self.state_label(group, position), old.state_label(group, position))
 
     def grown(self) -> Iterator[Unify]:
         """Unify the promised labels whose tokens are known now with these tokens."""
