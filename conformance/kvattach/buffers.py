@@ -1,7 +1,7 @@
-"""Follows what operations read late besides pages: buffers on the host, and index tensors of a launch.
+"""Follows memory besides pages that operations read late: buffers on the host, and index tensors of a launch.
 
-Each of them is a page of a pool of its own. The host fills a buffer at once; an operation reads it when its stream
-gets there. A tensor that no variable holds any more is free, and the next one may be at its place.
+Each buffer or tensor is a page of a separate pool. The host fills a buffer at once; an operation reads it when its
+stream gets there. A tensor that no variable holds any more is free, and the next tensor may take its place.
 """
 
 import weakref
@@ -16,9 +16,9 @@ from kvspec.memory.events import Begin, OpId, Pool, Release, Take, Use
 BUFFERS = "buffers"
 """The pool, and the holder of all that is in it."""
 PAGES = 4096
-"""Buffers that are followed at once; of more no use is emitted."""
+"""The most buffers that are followed at once. Uses of further buffers are not emitted."""
 HOST = "host"
-"""The stream of the host, on which all is done at once."""
+"""The stream of the host, whose operations are done at once."""
 
 
 class Buffers:
@@ -51,7 +51,7 @@ class Buffers:
         self._free = list(range(PAGES))[::-1]
 
     def use(self, *buffers: object) -> list[Use]:
-        """The uses of these buffers, each known by a name that stays its own. New ones are taken."""
+        """The uses of these buffers, each identified by a name that never changes. New buffers are taken."""
         fresh = [buffer for buffer in dict.fromkeys(buffers) if buffer not in self._pages][: len(self._free)]
         if fresh:
             taken = {buffer: self._free.pop() for buffer in fresh}
@@ -61,7 +61,7 @@ class Buffers:
         return [Use(pool=BUFFERS, pages=[page], holder=BUFFERS) for page in pages]
 
     def release(self, *buffers: object) -> None:
-        """Buffers are given back: the next new ones are at their places."""
+        """Buffers are given back: the next new buffers may take their places."""
         pages = [self._pages.pop(buffer) for buffer in buffers if buffer in self._pages]
         if pages:
             self._free += pages

@@ -1,4 +1,4 @@
-"""Images and sounds in prompts: what is behind a placeholder, by its raw data and not by the engine's hash of it."""
+"""Images and sounds in prompts: placeholders are identified by the raw data, and not by the engine's hash of it."""
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,7 +11,7 @@ class _OutOfReachError(Exception):
 
 
 def digest_of(data: Any) -> str | None:
-    """The digest of what a model's encoder is given; `None`: it cannot be read here, or is not there."""
+    """The digest of the input of a model's encoder; `None`: the input cannot be read here, or there is none."""
     if data is None:
         return None
     digest = blake2b(digest_size=8)

@@ -41,13 +41,14 @@ class Run:
         return learnt
 
     def _chained(self, before: str, page: tuple[int, ...]) -> str:
-        """The label of a page behind the label `before`."""
+        """The label of a page that follows the label `before`."""
         return chained(before, page)
 
 
 def foreign(*parts: str | None) -> str:
     """The label before the first token: it stands for the adapter's weights and the tenant of the content.
 
-    It is made of these themselves, and not of the engine's key. Labels of the same tokens differ in this mark alone.
+    It is made from the weights and the tenant, and not from the engine's key. Two labels of the same tokens differ only
+    in this mark.
     """
     return f"~{chained('', parts)}" if any(parts) else ""

@@ -16,7 +16,7 @@ class Queued(NamedTuple):
     id: OpId
     stream: str
     place: int
-    """How many operations were queued until then, on all streams."""
+    """The number of operations that were queued until then, on all streams."""
 
 
 class Streams:

@@ -30,15 +30,15 @@ class Forms(NamedTuple):
     """The forms in which a command reports its results."""
 
     verbose: bool = False
-    """Tables of the rules checked, and descriptions of findings that may only follow from others."""
+    """Also print tables of the checked rules, and describe findings that may only follow from others."""
     quiet: bool = False
-    """The last line only."""
+    """Print only the last line."""
     json: bool = False
-    """JSON instead of words."""
+    """Print JSON instead of text."""
     junit: Path | None = None
     sarif: Path | None = None
     html: Path | None = None
-    """Files that are written besides."""
+    """Files to write besides."""
     out: Path | None = None
     """A folder for the traces and vectors that show each finding."""
 
@@ -53,14 +53,14 @@ class Forms(NamedTuple):
 _ODD = re.compile(
     "[\x00-\x09\x0b-\x1a\x1c-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff\ufff9-\ufffb]"
 )
-"""Control characters but for line ends, and marks that change the direction of text; escapes are rich's own."""
+"""Control characters except line ends, and marks that change the direction of text. The escapes are rich's own."""
 
 
 class Shown(io.TextIOBase):
     """A stream to which names from files are written: characters that act on a terminal are escaped as in JSON."""
 
     def __init__(self, stream: TextIO | None) -> None:
-        """Write to `stream`, or where it is closed to nowhere."""
+        """Write to `stream`; if it is closed, write nowhere."""
         self._stream = stream or Path(os.devnull).open("w")  # noqa: SIM115 - as long as the process
         self._terminal = self._stream.isatty()
         # Colours are escapes; FORCE_COLOR asks for them in a pipe, too.
@@ -84,7 +84,7 @@ class Shown(io.TextIOBase):
         self._stream.flush()
 
     def writable(self) -> bool:
-        """It is."""
+        """Whether the stream can be written: always."""
         return True
 
     def write(self, text: str, /) -> int:
@@ -124,7 +124,7 @@ class Output(Console):
 
 
 def written_out() -> OSError | None:
-    """Flush standard output; the error, if it cannot be written, and then it is forgotten."""
+    """Flush standard output. Returns the error if it cannot be written; the unwritten text is then dropped."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()

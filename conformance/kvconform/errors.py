@@ -1,15 +1,15 @@
-"""Errors of an input, in one line; the command line ends with them, and imports nothing else for them."""
+"""Errors of an input, in one line. The command line ends with them, and needs no other import for that."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
 
 LONGEST = 300
-"""Characters of a reason that are printed. A name from a file may be as long as a line of it."""
+"""The most characters of a reason that are printed. A name from a file may be as long as a line of the file."""
 
 
 def short(text: str, longest: int = LONGEST) -> str:
-    """A text in one line, its middle left out where it is too long."""
+    """A text in one line. If it is too long, its middle is left out."""
     line = " ".join(text.split())
     return line if len(line) <= longest else f"{line[: longest - 55]} ... {line[-50:]}"
 
@@ -21,7 +21,7 @@ def like(name: str, names: Iterable[str]) -> str:
 
 
 class LoadError(Exception):
-    """An implementation that cannot be had; the message is one line that says why."""
+    """An implementation that cannot be loaded. The message says why in one line."""
 
 
 class InputError(Exception):

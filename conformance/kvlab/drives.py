@@ -28,7 +28,7 @@ W = TypeVar("W")
 RUN_SECONDS = 60.0
 """Seconds of processor time for a run with an injected fault, which may loop forever."""
 ASLEEP = 10
-"""So many times as long a run may take by the clock: on a busy machine, or asleep."""
+"""By the clock a run may take so many times as long: it may sleep, or the machine may be busy."""
 
 
 @dataclass
@@ -59,7 +59,7 @@ class CheckedTrace:
         self.pairs.step(event)
 
     def find(self, finding: Finding) -> None:
-        """A finding that the driver makes, and no event shows."""
+        """A finding of the driver itself, which no event shows."""
         assert self._checker is not None
         self.found.append((self.events, msgspec.structs.replace(finding, event=self._checker.state.event)))
 
@@ -79,11 +79,11 @@ class Known(NamedTuple):
 
     issue: Issue
     run: Callable[[int], object] | None = None
-    """Runs one seed of a drive that shows it; `None`: the engine's own drive."""
+    """Runs one seed of a drive that shows the issue; `None`: the engine's usual drive."""
     fix: Callable[[Patches], None] | None = None
     """Fixes the other issues during these runs."""
     runs: int = 0
-    """The number of runs that look for it alone; 0: any run may show it."""
+    """The number of runs that look only for this issue; 0: any run may show it."""
 
 
 def known_issues(
@@ -121,7 +121,7 @@ A = TypeVar("A", bound=Attached)
 
 
 class Attachment(Generic[A]):
-    """The runs at hand: what is attached to the engine, and the trace that takes its events."""
+    """The hooks that are attached to the engine for the current runs, and the trace that takes its events."""
 
     attached: A
     trace: CheckedTrace
@@ -166,9 +166,9 @@ def drive_trial(
     seconds: float = RUN_SECONDS,
     checked: CheckedTrace | None = None,
 ) -> CheckedTrace:
-    """Drive the engine once a seed, or until there are `events`; with an injected defect until a finding.
+    """Drive the engine once for each seed, or until there are `events`; with an injected defect until a finding.
 
-    `checked` takes the events, so that a caller who is interrupted has those until then. A run with a defect that takes
+    `checked` takes the events, so that an interrupted caller has the events until then. A run with a defect that takes
     longer than `seconds` of processor time is ended and reported as stuck.
 
     Raises:
@@ -212,14 +212,14 @@ def drive_trial(
 
 
 class _TooLong(BaseException):
-    """A run has taken too long. No engine catches it, and no hook."""
+    """A run has taken too long. Neither engines nor hooks catch this."""
 
 
 @contextmanager
 def _ended_after(seconds: float) -> Iterator[None]:
-    """End what is done here after so many seconds of processor time; 0: never.
+    """End the work in this context after so many seconds of processor time; 0: never.
 
-    Nor is anything ended outside of the main thread, which has the signals.
+    Outside of the main thread, which has the signals, nothing is ended.
     """
     begun, used = time.monotonic(), time.process_time()
 

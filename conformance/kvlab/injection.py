@@ -1,4 +1,4 @@
-"""Injects a defect into an engine's own code: in one function one place of its source is replaced."""
+"""Injects a defect into an engine's own code: one place in the source of a function is replaced."""
 
 import __future__
 
@@ -34,7 +34,7 @@ class _Injected(NamedTuple):
 
 
 _INJECTED = "__injected__"
-"""The attribute of such a function that holds it."""
+"""The attribute of a changed function that holds its injected defects."""
 
 
 class NotInjected(Exception):
@@ -71,7 +71,7 @@ def inject_fault(defect: Defect, patches: Patches) -> set[str]:
 
 
 def mend(patches: Patches, name: str, *places: Place) -> bool:
-    """Take a known defect out of the engine; another release may have other lines. Whether all of them were there."""
+    """Fix a known defect of the engine. Returns whether all its lines were there: another release may have others."""
     with suppress(NotInjected):
         inject_fault(Defect(name, "", places), patches)
         return True
@@ -96,7 +96,7 @@ def _called(before: Callable[[], None], uncalled: set[str], name: str) -> None:
 
 
 def _function(defect: Defect, owner: Any, name: str) -> Any:
-    """The function that a place names, without what was put around it."""
+    """The function that a place names, without its wrappers."""
     found = vars(owner).get(name)
     if found is None:
         raise NotInjected(f"{defect.name}: {getattr(owner, '__name__', owner)} has no {name} of its own")
@@ -135,7 +135,7 @@ def _made(tree: ast.Module, owner: Any, name: str, original: Any, called: Callab
 
 
 def _but_for_indentation(old: str, source: str) -> str:
-    """How the source has lines that are `old` but for their indentation; nothing if it has none."""
+    """A note on the source's lines that are `old` except for their indentation; empty if there are none."""
     bare, wanted = ("\n".join(map(str.strip, text.splitlines())) for text in (source, old))
     before, found, _ = bare.partition(wanted)
     first = before.count("\n")

@@ -1,8 +1,8 @@
-"""A finding as one object, with all that any form shows of it.
+"""A finding as one object, with everything that its printed forms show.
 
-All but its place is about one trace, the shortest that shows it: the rule, the last operation and its answer, the
-expected and observed values, the holders before, and each event with the pools after it. Only the place is about the
-trace in which the finding was met. The forms (`text`, `page`, `formats`) read nothing else.
+Almost all of it is about one trace, the shortest that shows the finding: the rule, the last operation and its answer,
+the expected and observed values, the holders before, and each event with the pools after it. Only the place is about
+the trace in which the finding was met. The forms (`text`, `page`, `formats`) read nothing else.
 """
 
 import re
@@ -33,9 +33,9 @@ class Cell(msgspec.Struct, frozen=True, omit_defaults=True):
     holder: str = ""
     """Its holders or pins, or the names under which it is published, with commas between them."""
     named: bool = False
-    """The event or its answer names it."""
+    """Whether the event or its answer names the part."""
     wrong: bool = False
-    """The answer is wrong about it."""
+    """Whether the answer is wrong about the part."""
     used: str = ""
     """Its uses by operations in flight, in words."""
 
@@ -44,7 +44,7 @@ FREE = Cell("free")
 
 
 def ranks(moments: Sequence[dict[str, Cell]]) -> dict[str, int]:
-    """The rank of each part that is ever in use or named, for drawing the most interesting ones: 0 comes first.
+    """The rank of each part that is ever in use or named, to draw the most interesting parts: 0 comes first.
 
     Parts that an event is wrong about have rank 0. Then come parts that are named or change, the latest first, and last
     the parts that stay the same.
@@ -68,7 +68,7 @@ def by_number(name: str) -> tuple[int, str]:
 
 
 def spans(numbers: Iterable[int]) -> str:
-    """Numbers, neighbours together: `1..3, 7`."""
+    """Numbers in words, with consecutive numbers as a span: `1..3, 7`."""
     runs = (str(run) if isinstance(run, int) else f"{run[0]}..{run[0] + run[1] - 1}" for run in compress(numbers))
     return ", ".join(runs) or "none"
 
@@ -89,7 +89,7 @@ class Moment(msgspec.Struct, omit_defaults=True):
     about: list[str] = []
     """The requests, sessions or holders that it names."""
     breaks: str = ""
-    """Its violation, in words. With the last operation of a finding the pools are as before it."""
+    """Its violation, in words. For the last operation of a finding the pools are those before it."""
     cells: dict[str, dict[str, Cell]] = {}
     """For each pool the parts that are drawn, by their numbers."""
 
@@ -111,12 +111,12 @@ class Trace(msgspec.Struct, omit_defaults=True):
     sizes: dict[str, Any]
     """The sizes of the memory: `config` or `pools`, as in the header of a trace."""
     memory: str
-    """The same in words."""
+    """The sizes in words."""
     total: int
     """Events up to the last that is shown."""
     moments: list[Moment]
     undrawn: dict[str, int] = {}
-    """For each pool how many parts in use are not drawn."""
+    """Pool -> the number of parts in use that are not drawn."""
 
 
 class Place(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -125,7 +125,7 @@ class Place(msgspec.Struct, frozen=True, omit_defaults=True):
     file: str
     """The file, or the name of the run."""
     line: int = 0
-    """0: no line of it."""
+    """The line in it; 0: none."""
     step: int = 0
     """The event's number in the input, from 1; 0: no event was carried out."""
     operation: str = ""
@@ -166,7 +166,7 @@ class Reference(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 _LISTED = 24
-"""Entries of a ledger that are shown; of a longer one the middle is left out."""
+"""The most entries of a ledger that are shown. A longer one is shown without its middle."""
 
 
 def in_words(ledger: Sequence[Reference]) -> list[str]:
@@ -205,7 +205,7 @@ class Finding(msgspec.Struct, omit_defaults=True):
     note: str
     """How this trace was cut from the input."""
     rule: Rule | None = None
-    """The broken rule; for a failure the one by which the operation had to be carried out or refused."""
+    """The broken rule; for a failure the rule by which the operation had to be carried out or refused."""
     code: str = ""
     """The case of the rule, `RULE/case`; for a rule without cases its id."""
     expected: Any = None
@@ -213,11 +213,11 @@ class Finding(msgspec.Struct, omit_defaults=True):
     compared: bool = False
     """Whether there is an expected value and an observed one."""
     before: list[str] = []
-    """The holdings, just before the last event, of the holders that it names."""
+    """The holdings of the holders that the last event names, just before it."""
     known: list[str] = []
     """The history of these holders and of the parts that the event names, with steps."""
     ledger: list[Reference] = []
-    """The events of its page from the last time that the page was free up to the finding."""
+    """The events of its page, since the page was last free."""
     sequences: str = ""
     """For leaks that were met several times: the sequences of events that took and released the pages, counted."""
     method: Place | None = None
@@ -225,15 +225,15 @@ class Finding(msgspec.Struct, omit_defaults=True):
     raised: list[str] = []
     """For a failure: the implementation's own frames of the traceback, the innermost last."""
     count: int = 1
-    """How often it was met."""
+    """The number of times that the finding was met."""
     also: list[Place] = []
-    """Further places at which the same was met."""
+    """Further places at which the finding was met."""
     follows: str = ""
     """The earlier finding that may have caused it, in words."""
     parts: list[str] = []
     """The files of several hosts that were merged: all lines are those of the merged trace."""
     origins: dict[int, Place] = {}
-    """The places in these files of the lines that it names."""
+    """The places in these files of the lines that the finding names."""
     pool: str = ""
     """The pool of its pages, if the trace has several."""
 
@@ -252,7 +252,7 @@ class Finding(msgspec.Struct, omit_defaults=True):
     def kin(self) -> tuple[str, ...]:
         """The code and place of a finding: findings that agree in both are most likely one defect.
 
-        A failure has no code. Its message stands for it, without the numbers.
+        A failure has no code. Its message without numbers takes the place of the code.
         """
         case = self.code or f"{self.kind}: {re.sub(r'[0-9]+', '#', self.what)}"
         return case, self.place.operation, self.place.site, self.pool

@@ -30,7 +30,7 @@ class Check(NamedTuple):
     baseline: Baseline
     progress: Callable[[int], object]
     follow: bool = False
-    """Whether it may grow: an interrupt is its end then."""
+    """Whether the trace may grow; an interrupt then ends it."""
     first: bool = False
     """Stop at the first finding."""
     met: Met | None = None
@@ -45,7 +45,7 @@ class Checked(NamedTuple):
     unchecked: Counter[str]
     broken: bool
     reason: str = ""
-    """Why the check has ended before the trace."""
+    """Why the check ended before the end of the trace."""
 
 
 class Wanted(NamedTuple):
@@ -65,7 +65,7 @@ class Wanted(NamedTuple):
         return (pool, page) if colon else (None, self.page)
 
     def near(self, centre: int | None, last: int, number: int) -> bool:
-        """Whether an event is in the part that is shown, whatever it is about."""
+        """Whether an event is in the part that is shown, regardless of its page and request."""
         if self.line is not None:
             return abs(number - (centre or 0)) <= AROUND
         return self.page is not None or self.request is not None or number > last - KEPT
@@ -76,13 +76,13 @@ Wrong = list[tuple[str, str]] | None
 
 
 class Replay(Protocol):
-    """A trace or vector that is gone through more than once, to be shown."""
+    """A trace or vector to show, which is read more than once."""
 
     def checked(self) -> Iterator[tuple[int, Wrong]]:
-        """Each line with an event."""
+        """Each event, with its line."""
 
     def rendered(self, wanted: Wanted, centre: int | None, last: int) -> tuple[Trace, list[str]]:
-        """The wanted events around the `centre`, up to the `last`; and the holders behind a wanted line."""
+        """The wanted events around the `centre`, up to the `last`; and the holders after a wanted line."""
 
     def drawn(self, cells: dict[str, Any], pool: str | None, page: str) -> list[str]:
         """The pools in which a page that is followed is drawn; without a pool those that have one of that number."""
@@ -99,7 +99,7 @@ class Task(NamedTuple):
     word: str | None = None
     """Only vectors that have it in their name, their folder or their rules; of a rule's id see `rule`."""
     first: bool = False
-    """Stop at the first that does not conform."""
+    """Stop at the first vector that does not conform."""
     card: Path | None = None
     """Where the report card is written."""
 

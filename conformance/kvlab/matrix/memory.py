@@ -24,17 +24,17 @@ from kvlab.trial import trial_of
 from kvspec.memory.events import Failed, MemoryEvent, Pool
 
 MISSES = ("AttributeError", "ImportError", "ModuleNotFoundError", "NameError", "NotImplementedError", "TypeError")
-"""Errors of an engine that, run after run, say that it misses what the driver does not stand in for."""
+"""Errors of an engine that show, if every run has them, that the driver lacks a stub that the engine needs."""
 
 LEAST = 20
-"""Runs that a release gets, even if they take longer than was asked for ..."""
+"""The least number of runs of a release, even if they take longer than requested ..."""
 
 SLOW = 5
 """... but not more than so many times as long."""
 
 
 class NotDriven(EngineError):
-    """A release that the driver or the hooks do not fit; the message is one line that says why."""
+    """A release that does not fit the driver or the hooks. The message says why in one line."""
 
 
 class Watched(CheckedTrace):
@@ -78,7 +78,7 @@ class Driving:
                 self._note(known, event, finding)
 
     def _bring_out(self, known: Known) -> tuple[int, Finding | None]:
-        """The events until a known defect showed, and its finding; or those that did not show it."""
+        """The events until a known defect occurred, and its finding; or all events if it did not occur."""
         checked = Watched()
         started = time.monotonic()
         with _attached(self._trial, checked, known.fix) as hooks:
@@ -93,7 +93,7 @@ class Driving:
         return checked.events, None
 
     def walk(self) -> None:
-        """Drive the engine without what can be taken away of its known defects, until the time is up."""
+        """Drive the engine with all known defects fixed that can be fixed, until the time is up."""
         checked, report, gave_up, reached = Watched(), self.report, Counter[str](), Counter[str]()
         for known in self._trial.known:
             report.known.setdefault(known.issue.id, None)
@@ -186,7 +186,7 @@ def drive(task: Task) -> MemoryReport:
     """The findings of one release.
 
     Raises:
-        EngineError: it cannot be had, or the driver or the hooks do not fit it.
+        EngineError: it cannot be loaded, or does not fit the driver or the hooks.
     """
     driving = Driving(task, trial_of(task.engine, None if task.folder is None else Path(task.folder)))
     driving.search()

@@ -42,7 +42,7 @@ class Replay:
                 raise InputError(self._path, line, str(error)) from error
 
     def checked(self) -> Iterator[tuple[int, Wrong]]:
-        """Each line with an event."""
+        """Each event, with its line."""
         return self._check(Renderer(self._pools, lambda *_: False), self._events())
 
     def rendered(self, wanted: Wanted, centre: int | None, last: int) -> tuple[Trace, list[str]]:
