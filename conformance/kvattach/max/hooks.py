@@ -4,8 +4,8 @@ The content of a block is a label of each of its pages: the tokens up to the blo
 and the name of the leaf. A recurrent state is named as the block that ends where it stands.
 """
 
-from collections import Counter
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 from kvattach.hooks import Trace, chained
@@ -50,8 +50,8 @@ class Attached(Transfers):
         super().__init__(engine, trace)
         self._future: int = engine.context.FUTURE_TOKEN
         self._stays: dict[str, Stay] = {}
-        self._claims = Counter[str]()
-        """Request -> how often it was claimed."""
+        self._numbers = count(1)
+        """Of claims: a request may be claimed several times, and each claim has a name of its own."""
         self._tables: dict[str, Any] = {}
         """Leaf -> the table that was staged last."""
         self._staged: dict[int, dict[str, Any]] = {}
@@ -79,7 +79,7 @@ class Attached(Transfers):
     def _made(self, _: None, __: None, cache: Any, **___: Any) -> None:
         super()._made(None, None, cache)
         self._leaves = cache._leaves
-        for kept in (self._stays, self._claims, self._tables, self._staged, self._results):
+        for kept in (self._stays, self._tables, self._staged, self._results):
             kept.clear()
 
     # Requests
@@ -87,8 +87,7 @@ class Attached(Transfers):
     def _claimed(self, manager: Any, context: Any, *_: Any, **__: Any) -> None:
         request = str(context.request_id)
         if request not in self._stays:
-            self._claims[request] += 1
-            self._stays[request] = Stay(f"{request}.{self._claims[request]}", context, self._size, self._future)
+            self._stays[request] = Stay(f"{request}.{next(self._numbers)}", context, self._size, self._future)
 
     def _stay(self, context: Any) -> Stay:
         return self._stays[str(context.request_id)]

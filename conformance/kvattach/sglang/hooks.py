@@ -75,15 +75,7 @@ class Attached(Locks):
         self._table = table.numpy() if table.device.type == "cpu" else table
         self._tree = tree_of(self._release, memory.cache, size, self._pictures)
         self._who = [NEW]
-        for kept in (
-            self._stays,
-            self._stretches,
-            self._rows,
-            self._transfers,
-            self._locked,
-            self._prefetched,
-            self._backups,
-        ):
+        for kept in (self._stays, self._rows, self._transfers, self._locked, self._prefetched, self._backups):
             kept.clear()
         pools = {
             pool: Pool(page_size=size, num_pages=made.size // size, label_size=size, padding=[0])
@@ -254,10 +246,9 @@ class Attached(Locks):
             self.hooks.emit(Failed("assertion", f"{req.rid} is launched without a row"))
             return None
         stay = self._stays[req.rid] = Stay(
-            f"{req.rid}{self._stretches[req.rid]}", self._size, req.rid, self._origins.whose(req)
+            f"{req.rid}.{next(self._numbers)}", self._size, req.rid, self._origins.whose(req)
         )
         stay.images = places_of(req)
-        self._stretches[req.rid] += 1
         before, stay.row = self._rows.get(row), row
         self._rows[row] = stay
         if before is not None and not before.rid:

@@ -4,8 +4,8 @@ A turn passes its row, pages and states to its session's slot when it ends; the 
 that is launched.
 """
 
-from collections import Counter
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 from kvattach.hooks import Trace
@@ -33,8 +33,8 @@ class Stays(States):
         """Install the hooks. `stream` and `event` are the classes that the release uses."""
         super().__init__(release, trace, stream, event)
         self._stays: dict[str, Stay] = {}
-        self._stretches: Counter[str] = Counter()
-        """Request or session -> the number of its residencies so far."""
+        self._numbers = count(1)
+        """Of residencies: a request or a session may have several, and each has a name of its own."""
         self._rows: dict[int, Stay] = {}
         self._locked: list[Lock] = []
         for pool in release.row_pools:
@@ -130,9 +130,7 @@ class Stays(States):
         if stay is None or not stay.rid:
             return
         self._request(req)
-        name = f"session {session}"
-        slot = Stay(f"{name}.{self._stretches[name]}", self._size, "")
-        self._stretches[name] += 1
+        slot = Stay(f"session {session}.{next(self._numbers)}", self._size, "")
         slot.said, slot.row, slot.state = [*req.origin_input_ids, *req.output_ids], stay.row, stay.state
         slot.run = stay.name
         self._rows[slot.row] = slot

@@ -8,6 +8,7 @@ them.
 """
 
 from collections import Counter
+from itertools import count
 from typing import Any
 
 from kvattach.acting import Acting
@@ -54,6 +55,8 @@ class Stay(Run):
         """It has nothing yet."""
         super().__init__(name, page_size)
         self.req = req
+        self.flying = 0
+        """Launches in flight that work for it."""
 
 
 class Attached:
@@ -69,7 +72,8 @@ class Attached:
         self._deep = 0
         """How many functions of an allocator are under way, one within the other."""
         self._runs: dict[str, Stay] = {}
-        self._stretches: Counter[str] = Counter()
+        self._numbers = count(1)
+        """Of runs: a request may have several, and each has a name of its own."""
         self._row_of: dict[int, Stay] = {}
         self._named: dict[int, tuple[str, list[int]]] = {}
         """Row -> who wrote it last, and the pages that it names."""
@@ -78,7 +82,6 @@ class Attached:
         """Page of the tree -> the name under which it is found."""
         self._launches: dict[int, tuple[str, list[Stay]]] = {}
         """Number of a batch -> its launch, and whom it works for."""
-        self._flying: Counter[str] = Counter()
         self._extended: list[Any] = []
         self._operations = 0
         self._results = 0
@@ -128,7 +131,7 @@ class Attached:
         self._table = rows.req_to_token
         self._buffer = getattr(rows, "cache_loc_host_buf", None)
         self._keepers = [] if self._buffer is None else [BUFFER_HOLDER]
-        for kept in (self._runs, self._row_of, self._named, self._owner, self._keys, self._launches, self._flying):
+        for kept in (self._runs, self._row_of, self._named, self._owner, self._keys, self._launches):
             kept.clear()
         self._deep = 0
         kv = Pool(
@@ -147,8 +150,7 @@ class Attached:
     def _run(self, req: Any) -> Stay:
         run = self._runs.get(req.rid)
         if run is None:
-            run = self._runs[req.rid] = Stay(f"{req.rid}{self._stretches[req.rid]}", self._size, req)
-            self._stretches[req.rid] += 1
+            run = self._runs[req.rid] = Stay(f"{req.rid}.{next(self._numbers)}", self._size, req)
         return run
 
     def _learn(self, run: Stay) -> None:
@@ -339,7 +341,7 @@ class Attached:
                 rows.append(self._row_use(run, row, 0, min(stop, self._table.shape[1])))
                 places += -(-stop // self._size) * self._size
                 worked.append(run)
-                self._flying[run.name] += 1
+                run.flying += 1
         buffer = [Use(pool=BUFFER, pages=[0], stop=places, holder=BUFFER_HOLDER)]
         if self._is_in(made.cache_loc, self._table):
             reads += rows
@@ -366,13 +368,13 @@ class Attached:
         launch, worked = self._launches.pop(result.bid)
         for run in worked:
             req = run.req
-            self._flying[run.name] -= 1
+            run.flying -= 1
             if self._runs.get(req.rid) is not run:
                 continue
             if len(req.output_ids) > before[run.name]:
                 self.hooks.emit(Deliver(launch, run.name))
             self._learn(run)
-            if req.finished() and not self._flying[run.name]:
+            if req.finished() and not run.flying:
                 self._left(req)
         self._results += 1
         if self._results % self._every == 0:
