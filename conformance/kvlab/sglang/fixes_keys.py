@@ -46,6 +46,20 @@ def fix_adapters(release: Release, patches: Patches) -> None:
         )
 
 
+_EVICTED = "    self.evict(EvictParams(num_tokens=len(host_indices)))\n"
+_KEPT = f"""    for one in nodes_to_load:
+            one.protect_host()
+    {_EVICTED}        for one in nodes_to_load:
+            one.release_host()
+"""
+
+
+def fix_sources(release: Release, patches: Patches) -> None:
+    """What is about to be loaded from the host is not evicted there for the room that it needs on the device."""
+    if not release.unified:
+        mend(patches, "sources kept", (release.cache_class, "load_back", _EVICTED, _KEPT))
+
+
 def fix_stored(release: Release, patches: Patches) -> None:
     """A storage, whose names are tokens alone, has what has no key, and is asked for nothing else."""
     if release.unified:
@@ -64,4 +78,4 @@ def _keyless(node: str, lines: str) -> str:
     return f"if {node}.key.extra_key is not None:\n        return\n    {lines}"
 
 
-FIXES = (fix_joined, fix_adapters, fix_stored)
+FIXES = (fix_joined, fix_adapters, fix_sources, fix_stored)
