@@ -46,6 +46,8 @@ class Traffic:
         """Prompts with their answers, from which chats go on."""
         self.live: list[Any] = []
         """Requests that have arrived and have not finished."""
+        self.gone: set[Any] = set()
+        """Requests that were aborted: nobody gets their answers."""
         self._loops = self._count = self._drained = 0
 
     @property
@@ -105,7 +107,8 @@ class Traffic:
     def aborted(self, aborts: float) -> Any | None:
         """The request that is aborted now, if any; `aborts` is the probability of an abort."""
         if self.live and not self.calm and self.rng.random() < aborts:
-            return self.live.pop(self.rng.randrange(len(self.live)))
+            self.gone.add(name := self.live.pop(self.rng.randrange(len(self.live))))
+            return name
         return None
 
     def finished(self, name: Any) -> None:

@@ -113,8 +113,6 @@ class _Traffic(Traffic):
         super().__init__(rng, requests, shape.pages * shape.page_size - 1, shape.alphabet, running=shape.rows)
         self._engine, self._shape, self._tokens = engine, shape, tokens
         self.texts = tokens.texts
-        self._left: set[int] = set()
-        """Requests whose clients have gone away."""
         self.idle: Callable[[], None] = lambda: None
 
     def receive(self, blocking: bool = False) -> list[Any]:
@@ -125,13 +123,12 @@ class _Traffic(Traffic):
                 self.end()
         messages = self.arriving(self._request, least=int(blocking))
         if (uid := self.aborted(self._shape.aborts)) is not None:
-            self._left.add(uid)
             messages.append(self._engine.message.AbortBackendMsg(uid=uid))
         return messages
 
     def answered(self, reply: list[Any]) -> None:
         for message in reply:
-            if message.uid not in self._left:
+            if message.uid not in self.gone:
                 reason: Reason = "done" if message.finished else ""
                 self._tokens.answer(str(message.uid), [message.next_token], "_process_last_data", reason)
             if message.finished:

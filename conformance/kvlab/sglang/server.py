@@ -102,13 +102,7 @@ class Worker:
     """Stands in for `TpModelWorker`: a forward pass is queued, waits for its load layer by layer, and samples."""
 
     def __init__(
-        self,
-        release: Release,
-        memory: AnyMemory,
-        rng: random.Random,
-        tokens: Tokens,
-        overlap: bool,
-        drafts: int = 0,
+        self, release: Release, memory: AnyMemory, rng: random.Random, tokens: Tokens, overlap: bool, drafts: int = 0
     ) -> None:
         """The forward stream of one memory. `drafts` tokens are verified in a step of each request; 0: none."""
         self._drafts = drafts

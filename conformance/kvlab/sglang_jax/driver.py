@@ -122,8 +122,6 @@ class _Traffic(PausingTraffic):
         super().__init__(rng, requests, longest, shape.alphabet, running=shape.running)
         self._engine, self._shape, self._tokens = engine, shape, tokens
         self.texts = tokens.texts
-        self._left: set[str] = set()
-        """Requests whose clients have gone away."""
         self.is_idle: Callable[[], bool] = lambda: False
 
     def recv_requests(self) -> list[Any]:
@@ -134,14 +132,13 @@ class _Traffic(PausingTraffic):
             self.end()
         messages = self.arriving(self._request)
         if (rid := self.aborted(self._shape.aborts)) is not None:
-            self._left.add(rid)
             messages.append(self._engine.messages.AbortReq(rid=rid))
         return messages + self.pausing(self._engine.messages, self._shape.pauses)
 
     def send_pyobj(self, said: Any) -> None:
         for number, rid in enumerate(getattr(said, "rids", ())):
             reason = said.finished_reasons[number]
-            if rid not in self._left:
+            if rid not in self.gone:
                 done: Reason = "done" if reason is not None else ""
                 self._tokens.answer(rid, said.output_ids[number], "stream_output", done)
             if reason is not None:
