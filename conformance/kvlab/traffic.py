@@ -47,7 +47,7 @@ class Traffic:
         self.live: list[Any] = []
         """Requests that have arrived and have not finished."""
         self.gone: set[Any] = set()
-        """Requests that were aborted: nobody gets their answers."""
+        """Requests that were aborted: their answers are not delivered."""
         self._loops = self._count = self._drained = 0
 
     @property

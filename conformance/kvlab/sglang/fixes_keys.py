@@ -55,7 +55,7 @@ _KEPT = f"""    for one in nodes_to_load:
 
 
 def fix_sources(release: Release, patches: Patches) -> None:
-    """What is about to be loaded from the host is not evicted there for the room that it needs on the device."""
+    """Pages that are about to be loaded are not evicted from the host to make room on the device."""
     if not release.unified:
         mend(patches, "sources kept", (release.cache_class, "load_back", _EVICTED, _KEPT))
 

@@ -29,7 +29,7 @@ ALONE = {
     "get_tensor_model_parallel_world_size": 1,
     "is_dp_attention_enabled": False,
 }
-"""What a server's only rank is told by its controller's imports."""
+"""The answers of the imports that a controller asks for the server's only rank."""
 
 
 class Threads:
@@ -131,7 +131,7 @@ class Thread:
         return not self._done
 
     def join(self, timeout: float | None = None) -> None:
-        """Let it run to its end, which the server has told it to come to."""
+        """Let it run to its end, as the server has requested."""
         while not self._done:
             self.step()
 
