@@ -162,7 +162,7 @@ MUTANTS = [
         "kernels.py",
         "            tl.debug_barrier()  # every thread has read its pages from the row before they are overwritten\n",
         "",
-        unseen="the interpreter runs a statement for all elements before the next; racecheck on a GPU is for this",
+        unseen="the interpreter runs a statement for all elements before the next; racecheck sees shared memory only",
         unread="in the interpreter as above",
     ),
     # Kernels: window sides
