@@ -10,31 +10,31 @@ class Watching(Protocol):
     """Sends messages to the scheduler, and receives the answers of requests."""
 
     def receive(self, **_: Any) -> list[Any]:
-        """The messages since the last look."""
+        """The messages since the last call."""
 
     def answered(self, name: str, tokens: Sequence[int], reason: Reason, most: int | None) -> None:
-        """A request was answered; with a `reason` for the last time. `most` is the number of tokens that it may get."""
+        """A request got an answer, its last if there is a `reason`. `most` is the most tokens that it may get."""
 
 
 class Answers:
-    """Takes what the scheduler says."""
+    """Takes the outputs of the scheduler."""
 
     def __init__(self, watching: Watching) -> None:
-        """No request was answered yet."""
+        """No request has been answered."""
         self._watching = watching
         self._sent: dict[str, int] = {}
-        """Request -> tokens that were sent; a request that has ended has none."""
+        """Request -> the number of tokens that were sent. Requests that have ended have no entry."""
         self._ended: set[str] = set()
 
     def send_output(self, said: Any, *_: Any) -> None:
-        """An answer that the scheduler makes by itself: an abort."""
+        """Pass on an abort, the answer that the scheduler itself makes."""
         if getattr(said, "rid", None):
             self._watching.answered(said.rid, [], "abort", None)
 
     def stream_output(self, reqs: list[Any], *_: Any, **__: Any) -> None:
-        """The tokens of these requests since the last time."""
+        """Pass on the new tokens of these requests."""
         for req in reqs:
-            # With overlap a request is streamed once more after its end: the release's own streamer skips that.
+            # With overlap a request is streamed once more after its end; the release's own streamer skips that.
             if req.rid in self._ended:
                 continue
             reason: Reason = ""

@@ -1,8 +1,8 @@
 """Runs a release's own scheduler, in either of its loops, on random requests, aborts, pauses and flushes.
 
 The scheduler, its batches and policy, tables, allocators, tree, host pool and transfer controller are the release's.
-Stubs replace the parts that need a GPU or another process: a forward pass samples at random, and streams and events
-are those of `kvlab.device`, whose progress is drawn.
+Stubs replace the parts that need a GPU or another process: a forward pass samples at random, and streams and events are
+those of `kvlab.device`, which make progress at random.
 """
 
 import os
@@ -32,12 +32,12 @@ from kvlab.traffic import STUCK, PausingTraffic, until_done
 
 MOST_LOOPS = 10_000
 STILL = 300
-"""Loops without a launch after which the server is stuck, unless it pauses."""
+"""The server is stuck after so many loops without a launch, unless it is paused."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How big one run is; lengths in tokens."""
+    """The sizes of one run; lengths in tokens."""
 
     page_size: int
     pages: int
@@ -49,40 +49,40 @@ class Shape:
     budget: int
     alphabet: int
     prompts: int
-    """How many of the longest prompts fill the memory."""
+    """The number of longest prompts that fill the memory."""
     outputs: int
-    """How many of the longest outputs fill the memory."""
+    """The number of longest outputs that fill the memory."""
     ends: float
-    """How often a request ends by itself with a token."""
+    """The probability that a token ends its request."""
     overlap: bool
     mixed: bool
-    """Whether requests decode in the launches that prefill."""
+    """Whether prefill launches also decode."""
     policy: str
     priorities: bool
-    """Whether a request that matters more takes the place of one that matters less."""
+    """Whether a request preempts requests of lower priority."""
     conservativeness: float
     retracts: int
-    """Each so many launches, requests that run are retracted, whether there is room or not; 0: only without room."""
+    """Running requests are retracted every so many launches, even if there is room; 0: only without room."""
     aborts: float
     pauses: float
-    """How often the server gets a pause request; running requests stay, or are all retracted."""
+    """The probability of a pause request; running requests stay, or are all retracted."""
     pools: Pools | None = None
-    """The pools of a memory without a host tier; `None`: pages, with a host tier."""
+    """The pools of a memory without a host tier; `None`: plain pages with a host tier."""
     sessions: int = 0
-    """How many clients talk in streaming sessions."""
+    """The number of clients with streaming sessions."""
     steps: int = 0
-    """How many drafts are computed one after the other for each request's next step; 0: none."""
+    """Speculative steps: drafts that are computed in sequence for a request's next step; 0: none."""
     patient: bool = False
-    """Whether these wait for their answers for ever, and keep their sessions meanwhile."""
+    """Whether clients wait for answers forever, and keep their sessions open."""
     names: Names = field(default_factory=Names)
     images: float = 0.0
-    """How often a prompt has images; turns of sessions have none."""
+    """The probability that a prompt has images; turns of sessions have none."""
     updates: float = 0.0
-    """How often the weights are replaced while the server pauses, with or without a flush."""
+    """The probability that the weights are updated during a pause, with or without a flush."""
 
     @classmethod
     def drawn(cls, rng: random.Random) -> "Shape":
-        """A memory so small that prompts are evicted and requests retracted, an alphabet so small that they share."""
+        """A memory small enough for evictions and retractions, and an alphabet small enough for shared prefixes."""
         page_size = rng.choice([1, 2, 4])
         pages = rng.randint(10, 30) * (4 if page_size == 1 else 1)
         priorities = rng.random() < 0.2
@@ -110,7 +110,7 @@ class Shape:
         )
 
     def without_host(self, rng: random.Random, release: Release) -> "Shape":
-        """The same without a host tier: other pools, which are drawn."""
+        """The same without a host tier, and with random pools."""
         pools = Pools.drawn(
             rng,
             self.pages,
@@ -122,15 +122,15 @@ class Shape:
         return replace(self, pools=pools, host_pages=0, write_policy="")
 
     def with_names(self, rng: random.Random) -> "Shape":
-        """The same with names of requests, and updates of weights, if these are drawn."""
+        """The same, at random with adapters and keys of requests, and with updates of weights."""
         return replace(self, names=Names.drawn(rng), updates=rng.choice([0.0, 0.3]))
 
     def with_images(self, rng: random.Random) -> "Shape":
-        """The same with images, if these are drawn."""
+        """The same, at random with images."""
         return replace(self, images=rng.choice([0.0, 0.8]))
 
     def with_clients(self, rng: random.Random) -> "Shape":
-        """The same with clients in sessions, or with drafts, or both, if that is drawn."""
+        """The same, at random with clients in sessions, with drafts, or with both."""
         sessions, steps = rng.choice([0, 0, 1, 3]), rng.choice([0, 0, 1, 3])
         pools = self.pools
         if pools is not None and not pools.take_drafts:
@@ -161,7 +161,7 @@ class Talk(PausingTraffic):
         self.announces: Callable[[], object] = lambda: None
 
     def receive(self, **_: Any) -> list[Any]:
-        """The messages since the last look."""
+        """The messages since the last call."""
         self.looks()
         self.announces()
         self.loop(MOST_LOOPS)
@@ -179,24 +179,24 @@ class Talk(PausingTraffic):
             self.end()
         messages = self.tenants.messages() + self._talk() + self._flush(idle=idle) + self.arriving(self._request)
         if self.live and not self.calm and self.rng.random() < self._shape.aborts:
-            # Of those that came first some run.
+            # The oldest requests are likely to be running.
             among = self.live[: self.rng.choice([2, len(self.live)])]
             messages.append(self._release.messages.AbortReq(rid=self.rng.choice(among)))
         return messages + self._update() + self.pausing(self._release.messages, self._shape.pauses, flushes=0.3)
 
     def _update(self) -> list[Any]:
-        """New weights for a server that pauses; a flush that is asked for with them may be refused."""
+        """An update of the weights during a pause. The server may refuse the flush that it requests."""
         if not self.paused or self._updates.random() >= self._shape.updates:
             return []
         flushes = self._updates.random() < 0.7
         return [self._release.messages.UpdateWeightFromDiskReqInput(model_path="", flush_cache=flushes)]
 
     def _flush(self, *, idle: bool) -> list[Any]:
-        """A flush of the cache now and then, while nothing keeps it from being done."""
+        """Now and then a flush of the cache, while the server is idle."""
         return [self._release.messages.FlushCacheReqInput()] if idle and self._flushes.random() < 0.3 else []
 
     def _talk(self) -> list[Any]:
-        """The messages of clients with sessions, beside their turns. Sessions may hold memory that requests need."""
+        """The messages of clients with sessions, except their turns. Sessions may hold memory that requests need."""
         if not self._shape.sessions:
             return []
         if self._waited > STILL // 2 and not self._shape.patient:
@@ -207,7 +207,7 @@ class Talk(PausingTraffic):
         rng, shape = self.rng, self._shape
         output, prompt = self.length(shape.outputs), self.length(shape.prompts)
         tokens = self.prompt(prompt, None if rng.random() < 0.5 else prompt - 1)
-        # A name ends where it ends: an abort is for all that begin with its name.
+        # The dot ends the name: an abort applies to all requests with its name as a prefix.
         rid = f"r{self.number()}."
         self.live.append(rid)
         priority = rng.randint(0, 3) if shape.priorities else None
@@ -216,7 +216,7 @@ class Talk(PausingTraffic):
             tokens = tokens[: 1 + len(tokens) // 3]
         ends = rng.random() >= 0.1
         said = [] if session is None else self.clients.text(session)
-        # A chat that goes on may have begun with images.
+        # A continued chat may contain images.
         tokens = padded = [token if token < SENTINELS else PLACEHOLDER for token in tokens]
         images = None
         if session is None and self._images.random() < shape.images:
@@ -235,7 +235,7 @@ class Talk(PausingTraffic):
         )
 
     def answered(self, name: str, tokens: Sequence[int], reason: Reason, most: int | None) -> None:
-        """A request was answered; with a `reason` for the last time."""
+        """A request got an answer, its last if there is a `reason`."""
         self._tokens.answer(name, tokens, "stream_output", reason, most=most)
         if reason:
             self.tenants.answered(name)
@@ -256,10 +256,10 @@ def run(
     host: bool = True,
     report: Callable[[Finding], None] = ignored,
 ) -> str:
-    """Drive one scheduler until all its requests have left, or until it gives up; the same seed gives the same run.
+    """Drive one scheduler until all requests have ended, or until it raises; the same seed gives the same run.
 
-    `host` adds a host tier; without it the pools are drawn. `report` takes findings on tokens. The result is the error
-    of the release that ended the run, or nothing.
+    `host` adds a host tier; without it the pools are random. `report` takes findings on tokens. Returns the error of
+    the release that ended the run, or an empty string.
     """
     rng = random.Random(seed)
     drawn = Shape.drawn(rng)
@@ -278,14 +278,14 @@ def run(
 
 @contextmanager
 def standing_in(release: Release, shape: Shape, seed: int) -> Iterator[None]:
-    """The simulated device in the place of CUDA's, driven by a seed, and the environment of a server of that shape."""
+    """Replace CUDA by the simulated device, and set the environment of a server of this shape."""
     with stood_in(release.torch, seed), Patches() as patches:
         for module in release.modules_with_device:
             patches.set(module, "device_module", release.torch.cuda)
         if release.relay is not None:
-            # The simulated device is CUDA's: lengths come to the host by a stream of their own.
+            # As on CUDA, a separate stream copies lengths to the host.
             patches.set(release.relay, "_is_cuda", True)
-        # The release's own switch for tests of its own.
+        # The release's switch for its own tests.
         patches.set(release.scheduler, "TEST_RETRACT", bool(shape.retracts))
         patches.set(release.scheduler, "TEST_RETRACT_INTERVAL", shape.retracts or 1)
         with patch.dict(os.environ, {} if shape.pools is None else shape.pools.environment):
@@ -293,7 +293,7 @@ def standing_in(release: Release, shape: Shape, seed: int) -> Iterator[None]:
 
 
 def served(shape: Shape) -> Arguments:
-    """The arguments of a server of that shape."""
+    """The arguments of a server of this shape."""
     return arguments(
         chunked_prefill_size=shape.chunk,
         disable_overlap_schedule=not shape.overlap,
@@ -322,7 +322,7 @@ def served(shape: Shape) -> Arguments:
 def _made(
     release: Release, shape: Shape, rng: random.Random, tokens: Tokens, attached: Attached | None
 ) -> Iterator[Any]:
-    """The scheduler, and all that it works on."""
+    """The scheduler, with its memory and worker."""
     server = served(shape)
     traffic = Talk(release, shape, rng, tokens)
     drafts = shape.steps + 1 if shape.steps else 0
@@ -363,20 +363,20 @@ def _made(
 
 
 def _taken(sessions: Mapping[str, Any], name: str, rid: str) -> list[int] | None:
-    """The text that the server has of a session whose last turn is this one; `None`: it is another one."""
+    """The server's text of a session if this is its last turn, otherwise `None`."""
     node = sessions[name].req_nodes.get(rid) if name in sessions else None
     return None if node is None else [*node.req.origin_input_ids, *node.req.output_ids]
 
 
 def fence(memory: AnyMemory, worker: Worker) -> None:
-    """The scheduler's own wiring, in the releases that have it: transfers and launches wait for each other."""
+    """As the scheduler of releases that have these fences: let transfers and launches wait for each other."""
     for name in ("load_fence_stream", "write_fence_stream"):
         if hasattr(memory.controller, name):
             setattr(memory.controller, name, worker.forward_stream)
 
 
 def memory_of(release: Release, shape: Shape, ranks: int = 1) -> AnyMemory:
-    """The memory of a server of that shape, or of one of its `ranks`."""
+    """The memory of a server of this shape, or of one of its `ranks`."""
     sizes = memories.Shape(
         page_size=shape.page_size,
         pages=shape.pages,

@@ -1,4 +1,4 @@
-"""How big two servers of SGLang are, prefill and decode: their arguments, their environment and their memory."""
+"""The sizes of a prefill and a decode server of SGLang, with their arguments, environment and memory."""
 
 import random
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ from kvlab.tokens import Tokens
 
 @dataclass(frozen=True)
 class Half:
-    """How big one of the two servers is; lengths in tokens."""
+    """The sizes of one of the two servers; lengths in tokens."""
 
     pages: int
     running: int
@@ -25,26 +25,26 @@ class Half:
     cached: bool
     """Whether it has a prefix cache."""
     core: str
-    """The language of its tree's core."""
+    """The language of the tree's core: python or rust."""
     budget: int = 64
     chunk: int = -1
     further: int = 0
-    """Decode's rows for requests that are on their way, beside those that run."""
+    """Decode's rows for requests whose transfers are in flight, beside those of running requests."""
     reserved: int = 8
-    """Tokens that decode keeps free for each request that runs."""
+    """Tokens that decode keeps free for each running request."""
     polls: int = 1
-    """Decode looks at its transfers every so many loops."""
+    """Decode polls its transfers every so many loops."""
     backup: str = "none"
-    """Where decode keeps what it retracts."""
+    """Where decode backs up the KV of retracted requests."""
     attempts: int = 0
-    """How often prefill computes a request before decode has answered."""
+    """How often prefill optimistically computes a request before decode has answered."""
     host_pages: int = 0
     """Pages of its host tier; 0: it has none."""
     write_policy: str = ""
-    """When pages are written to that."""
+    """The write policy of the host tier."""
 
     def with_host(self, rng: random.Random) -> "Half":
-        """The same, with a host tier if it has a cache, in every second draw."""
+        """The same, half of the time with a host tier, if there is a cache."""
         if not self.cached or rng.random() < 0.5:
             return self
         policy = rng.choice(["write_through", "write_through", "write_through_selective", "write_back"])
@@ -53,30 +53,30 @@ class Half:
 
 @dataclass(frozen=True)
 class Duo:
-    """How big one run of two servers is."""
+    """The sizes of one run of two servers."""
 
     page_size: int
     prefill: Half
     decode: Half
     requests: int
     hurry: float
-    """How often a request arrives in a turn."""
+    """The probability that a request arrives in a turn."""
     alphabet: int
     ends: float
     aborts: float
     waits: float
-    """Seconds that a server waits for the other one before it gives a request up."""
+    """Seconds that a server waits for the other one before it gives up a request."""
     late: bool
-    """Whether the router may bring a request to a server much later than to the other one, or never."""
+    """Whether a request may reach one server much later than the other."""
     early: bool
-    """Whether prefill sends what it has in its cache before it computes the rest."""
+    """Whether prefill sends the cached prefix before it computes the rest."""
     faults: Faults
     restarts: tuple[str, ...] = ()
     """The servers that die once, at any moment, and are started again."""
 
     @classmethod
     def drawn(cls, rng: random.Random, *, known: bool = True) -> "Duo":
-        """Two small servers; without `known` nothing brings out what is known and has no fix (`conformance/found`)."""
+        """Two small servers; without `known` they trigger no known issue that has no fix (`conformance/found`)."""
         page_size = rng.choice([1, 2, 4])
         scale = 4 if page_size == 1 else 1
 
@@ -124,16 +124,16 @@ class Duo:
             restarts=rng.choice([(), (), (), ("prefill",), ("decode",), SERVERS]),
         )
         tiered = prefill.with_host(rng)
-        # Only what was evicted is loaded, and that takes some requests.
+        # Loads need evicted pages, and evictions need some requests.
         return replace(duo, prefill=tiered, requests=duo.requests * (3 if tiered.host_pages else 1))
 
     def half(self, server: str) -> Half:
-        """One of the two."""
+        """The sizes of one of the two servers."""
         return self.prefill if server == "prefill" else self.decode
 
 
 def memory_of(release: Release, duo: Duo, server: str) -> AnyMemory:
-    """The memory of one server: the library knows it by addresses."""
+    """The memory of one server; the library identifies it by addresses."""
     half = duo.half(server)
     shape = memories.Shape(
         page_size=duo.page_size,

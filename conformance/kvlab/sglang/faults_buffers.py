@@ -1,4 +1,4 @@
-"""Defects for SGLang 0.5.23 in what its launches read besides pages and rows: index tensors, pinned memory, results."""
+"""Defects for SGLang 0.5.23 in further memory that launches read: index tensors, pinned memory, results."""
 
 from kvattach.sglang.release import Release
 from kvlab.injection import Defect

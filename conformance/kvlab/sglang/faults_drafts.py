@@ -1,4 +1,4 @@
-"""Defects for SGLang 0.5.23 in what it does with drafts of speculative decoding."""
+"""Defects for SGLang 0.5.23 in its handling of drafts of speculative decoding."""
 
 import importlib
 
@@ -7,7 +7,7 @@ from kvlab.injection import Defect
 
 
 def in_drafts(release: Release) -> list[Defect]:
-    """Eight of them, four of them beside recurrent states."""
+    """Eight of them, four of them with recurrent states."""
     return _of_pages(release) + _of_states(release)
 
 

@@ -1,4 +1,4 @@
-"""Defects for SGLang 0.5.23 in what content is found by beside its tokens: keys, salts, adapters, new weights."""
+"""Defects for SGLang 0.5.23 in the cache key besides the tokens: keys, salts, adapters, new weights."""
 
 from kvattach.sglang.release import Release
 from kvlab.injection import Defect

@@ -148,7 +148,7 @@ def _of_decode(release: Release) -> list[Defect]:
 
 
 def _of_the_lost(release: Release) -> list[Defect]:
-    """Where a server is gone, or is there again."""
+    """Defects after a server has died or was started again."""
     modules = release.pair
     sender, receiver = modules.common.CommonKVSender, modules.common.CommonKVReceiver
     held = "or (deferrable and decode_req.kv_receiver.abort_notified)"

@@ -1,4 +1,4 @@
-"""Defects for SGLang 0.5.23 in the sentinels by which prompts with images are found."""
+"""Defects for SGLang 0.5.23 in the sentinels that identify images in prompts."""
 
 from kvattach.sglang.release import Release
 from kvlab.injection import Defect

@@ -1,4 +1,4 @@
-"""Defects of ranks: SGLang's host cache makes the same decisions on all, and here each makes its own."""
+"""Defects of ranks: SGLang's host cache makes the same decisions on all ranks; here each decides for itself."""
 
 from kvattach.sglang.release import Release
 from kvlab.injection import Defect

@@ -55,7 +55,7 @@ def defects(engine: Engine) -> list[Defect]:
 
 
 def _unified(engine: UnifiedEngine, session: Any) -> list[Defect]:
-    """Seven, at places that 0.5.22 brought."""
+    """Seven, at places that exist since 0.5.22."""
     tree, common = engine.tree.UnifiedRadixCache, engine.common
     tail = "tree_cache.free_kv_row(req.kv, [(req.kv.cache_protected_len, owned_kv_len)])"
     row = "self.cache.req_to_token_pool.free(slot)"
@@ -102,7 +102,7 @@ def _unified(engine: UnifiedEngine, session: Any) -> list[Defect]:
 
 
 def _between(engine: BetweenEngine, session: Any) -> list[Defect]:
-    """Seven, at the places of the releases before."""
+    """Seven, at the places of older releases."""
     tree, common = engine.tree, engine.common
     unlock = "self._dec_req_lock(req, skip_swa=req.swa_prefix_lock_released)"
     lock = "lock_result = self.inc_lock_ref("

@@ -1,4 +1,4 @@
-"""Defects in the tokens of SGLang 0.5.23's scheduler: no rule of memory is broken by them."""
+"""Defects in the tokens of SGLang 0.5.23's scheduler. They break no rule of memory."""
 
 from kvattach.sglang.release import Release
 from kvlab.injection import Defect

@@ -1,6 +1,6 @@
-"""SGLang without defects of its hybrid pools that it is known to have, so that whatever is found is another one.
+"""Fixes of known defects of SGLang's hybrid pools, so that every remaining finding is another defect.
 
-A release whose lines are others stays as it is.
+A release with other lines is left unchanged.
 """
 
 import sys
@@ -49,7 +49,7 @@ _WHAT_FITS = "return available if available > 0 else None\n"
 
 
 def fix_turns(release: Release, patches: Patches) -> None:
-    """Requests take turns with the slots in which they keep states when a launch is prepared, not afterwards."""
+    """A request switches its two slots for kept states when a launch is prepared, not afterwards."""
     results = release.scheduler.SchedulerBatchResultProcessor
     asked = "completed_mamba_boundary if lazy else known_mamba_boundary"
     turned = "completed_mamba_boundary if lazy or known_mamba_boundary is None else False"
@@ -62,19 +62,19 @@ def fix_turns(release: Release, patches: Patches) -> None:
 
 
 def fix_mixed(release: Release, patches: Patches) -> None:
-    """A launch with decode steps in it keeps the states of its prompts: which slots they are is not forgotten."""
+    """A mixed launch keeps the states of its prompts: it remembers their slots."""
     batch = release.batches.ScheduleBatch
     if "mamba_prefill_track_mask_cpu" not in batch.mix_with_running.__code__.co_names:
         mend(patches, "prompts' states kept", (batch, "mix_with_running", _MERGED, _KEPT))
 
 
 def fix_chunks(release: Release, patches: Patches) -> None:
-    """One launch cuts one prompt off, and takes no further one in."""
+    """A launch that has chunked a prompt takes in no further one."""
     mend(patches, "one chunk", (release.scheduler.PrefillAdder, "budget_state", _ROOM, _ONE))
 
 
 def fix_names(release: Release, patches: Patches) -> None:
-    """A state that was kept within a page is not given to the tree, which would name it by the page's beginning."""
+    """A state within a page is not given to the tree, which would key it by the beginning of the page."""
     states = release.state_component
     mend(
         patches,
@@ -85,7 +85,7 @@ def fix_names(release: Release, patches: Patches) -> None:
 
 
 def fix_windows(release: Release, patches: Patches) -> None:
-    """A request keeps whole pages of its window when it publishes, so that what is published can be found."""
+    """A request keeps whole pages of its window when it publishes, so that later requests can find them."""
     name, kept = "free_swa_out_of_window_slots", "max(sliding_window_size, page_size)"
     whole = "-(-sliding_window_size // page_size) * page_size"
     if mend(patches, "whole pages of windows", (release.common, name, kept, whole)):
@@ -93,11 +93,11 @@ def fix_windows(release: Release, patches: Patches) -> None:
 
 
 def fix_chunk_room(release: Release, patches: Patches) -> None:
-    """A chunk for which no room is left waits; requests that decode go on, or give theirs back, as without one."""
+    """A chunk without room waits. Decoding requests go on or are retracted, as without a chunk."""
     budgets = sys.modules.get("sglang.srt.mem_cache.prefill_budget")
     if budgets is not None:
         mend(patches, "chunks wait for room", (budgets.PrefillBudget, "available_chunk_tokens", _ANY, _WHAT_FITS))
 
 
 FIXES = (fix_turns, fix_mixed, fix_chunks, fix_names, fix_windows, fix_chunk_room)
-"""In the order in which they are applied."""
+"""The fixes in the order of their application."""

@@ -1,6 +1,6 @@
-"""SGLang without defects of its keys that it is known to have: what content is found by beside its tokens.
+"""Fixes of known defects of SGLang's cache keys, besides the tokens.
 
-A release whose lines are others stays as it is.
+A release with other lines is left unchanged.
 """
 
 from kvattach.patches import Patches
@@ -29,12 +29,12 @@ _PREFIX = "prefix_keys = (\n"
 
 
 def fix_joined(release: Release, patches: Patches) -> None:
-    """An adapter's id is no end of a client's key."""
+    """An adapter's id cannot be taken for the end of a client's key."""
     mend(patches, "keys apart", (release.batches.Req, "__init__", _JOINED, _APART))
 
 
 def fix_adapters(release: Release, patches: Patches) -> None:
-    """A turn under another key than the one before begins anew."""
+    """A turn whose key differs from that of the previous turn begins anew."""
     slots = release.session_slots
     if slots is not None:
         mend(
@@ -61,7 +61,7 @@ def fix_sources(release: Release, patches: Patches) -> None:
 
 
 def fix_stored(release: Release, patches: Patches) -> None:
-    """A storage, whose names are tokens alone, has what has no key, and is asked for nothing else."""
+    """Only content without a key is stored and prefetched: the storage names content by tokens alone."""
     if release.unified:
         return
     asked = "last_host_node.protect_host()\n    host_indices"
@@ -74,7 +74,7 @@ def fix_stored(release: Release, patches: Patches) -> None:
 
 
 def _keyless(node: str, lines: str) -> str:
-    """These lines of a function, which returns before them where a node has a key."""
+    """These lines of a function, after a return if the node has a key."""
     return f"if {node}.key.extra_key is not None:\n        return\n    {lines}"
 
 

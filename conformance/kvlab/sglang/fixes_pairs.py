@@ -1,4 +1,4 @@
-"""SGLang's prefill and decode servers without defects that they are known to have."""
+"""Fixes of known defects of SGLang's prefill and decode servers."""
 
 from kvattach.patches import Patches
 from kvattach.sglang.release import Release
@@ -6,7 +6,7 @@ from kvlab.injection import mend
 
 
 def fix_filled(release: Release, patches: Patches) -> None:
-    """Decode gives prefill pages to fill when no launch writes them any more."""
+    """Decode gives pages to prefill only when no launch writes them any more."""
     asked = "decode_req.metadata_buffer_index = (\n"
     waits = "if self.scheduler.enable_overlap:\n        self.scheduler.forward_stream.synchronize()\n    "
     queue = release.pair.decode.DecodePreallocQueue
@@ -14,7 +14,7 @@ def fix_filled(release: Release, patches: Patches) -> None:
 
 
 def fix_sources(release: Release, patches: Patches) -> None:
-    """Prefill keeps what it sends until its worker is done with it, if the request has failed meanwhile, too."""
+    """Prefill keeps the pages that it sends until its worker is done, even if the request has failed."""
     mixin = release.pair.prefill.SchedulerDisaggregationPrefillMixin
     failed = "elif poll == KVPoll.Failed:\n            self.handle_inflight_transfer_failure(req)"
     busy = "req.disagg_kv_sender.kv_mgr._staging_outstanding.get(req.bootstrap_room, 0) > 0"

@@ -1,6 +1,6 @@
-"""SGLang without defects of its streaming sessions that it is known to have.
+"""Fixes of known defects of SGLang's streaming sessions.
 
-A release whose lines are others stays as it is.
+A release with other lines is left unchanged.
 """
 
 from kvattach.patches import Patches
@@ -102,13 +102,13 @@ _ROW_FREED = """(
 
 
 def fix_retracted(release: Release, patches: Patches) -> None:
-    """A turn that is retracted keeps its session busy, and stays its turn. It leaves nothing if it is to be aborted."""
+    """A retracted turn keeps its session busy, and remains its turn. It leaves no record if it is to be aborted."""
     slots, name = release.session_slots, "try_cache_finished_req"
     mend(patches, "retracted turns", (slots, name, _ENDS, _ENDS_ONCE), (slots, name, _BORROWED, _TO_ABORT))
 
 
 def fix_closing(release: Release, patches: Patches) -> None:
-    """A session can be closed when none of its turns is under way, however the last one has ended."""
+    """A session can be closed when none of its turns is in flight, regardless of how the last turn ended."""
     controller = release.sessions.SessionController
     mend(
         patches,
@@ -119,12 +119,12 @@ def fix_closing(release: Release, patches: Patches) -> None:
 
 
 def fix_flush(release: Release, patches: Patches) -> None:
-    """A turn that waits has nothing any more when the server has forgotten everything."""
+    """A flush also clears the KV records of waiting turns."""
     mend(patches, "flushed turns", (release.scheduler.Scheduler, "flush_cache", _RESET, _RESET_ALL))
 
 
 def fix_states(release: Release, patches: Patches) -> None:
-    """A turn that is retracted begins anew, where its state may have gone on further than its tokens."""
+    """A retracted turn begins anew if its state may be ahead of its tokens."""
     name = "try_cache_finished_req"
     slots = release.session_slots
     mend(patches, "retracted states", (slots, name, _ABORTED, _GONE_ON), (slots, name, _FREE, _FREE_IF_OVER))
@@ -133,7 +133,7 @@ def fix_states(release: Release, patches: Patches) -> None:
 def fix_drafted_states(release: Release, patches: Patches) -> None:
     """The turn after one with drafts begins anew: its state may have seen drafts that its text does not have.
 
-    So may that of a turn that its first token ends: with overlap a step is in flight for it already.
+    The same holds after a turn that ends with its first token: with overlap its next step is already in flight.
     """
     name, slots = "try_cache_finished_req", release.session_slots
     mend(
@@ -146,34 +146,34 @@ def fix_drafted_states(release: Release, patches: Patches) -> None:
 
 
 def fix_last_token(release: Release, patches: Patches) -> None:
-    """A slot counts what its turn has computed, and not the room that it had for drafts."""
+    """A slot counts the tokens that its turn has computed, and not its room for drafts."""
     mend(patches, "last tokens", (release.session_slots, "try_cache_finished_req", _COUNTED, _COMPUTED))
 
 
 def fix_empty(release: Release, patches: Patches) -> None:
-    """A session of which nothing is kept gives its row back."""
+    """A session without kept tokens gives its row back."""
     mend(patches, "empty slots", (release.session_slots, "try_match_prefix", _TAIL, _NOTHING))
 
 
 def fix_rejected(release: Release, patches: Patches) -> None:
-    """A turn that is rejected because another one is under way is none of the session's."""
+    """A turn that is rejected because another one is in flight does not belong to the session."""
     mend(patches, "rejected turns", (release.sessions.Session, "create_req", _REJECTED, _LEFT))
 
 
 def fix_order(release: Release, patches: Patches) -> None:
-    """A turn that waits with its session's record is nowhere in the tree: it is ordered as what has found nothing."""
+    """A waiting turn with its session's record has no node in the tree: it is ordered like a request without a hit."""
     policy = release.scheduler.SchedulePolicy
     mend(patches, "turns in order", (policy, "_sort_by_dfs_weight", _NODES, _TREE_NODES))
 
 
 def fix_plain_turns(release: Release, patches: Patches) -> None:
-    """A later turn is admitted as what it is, a prompt with a prefix, though there is no prefix cache."""
+    """A later turn is admitted as a prompt with a prefix, even without a prefix cache."""
     adder = release.scheduler.PrefillAdder
     mend(patches, "turns without a cache", (adder, "add_one_req", _NO_CACHE, _NO_PREFIX))
 
 
 def fix_rows(release: Release, patches: Patches) -> None:
-    """A turn does not wait for a row when its session has one."""
+    """A turn does not wait for a row if its session has one."""
     name, scheduler = "_get_new_batch_prefill_raw", release.scheduler.Scheduler
     mend(
         patches,
@@ -185,7 +185,7 @@ def fix_rows(release: Release, patches: Patches) -> None:
 
 
 def fix_preempted(release: Release, patches: Patches) -> None:
-    """A request that has thrown out a turn is not admitted without a row: the turn's session keeps that."""
+    """A request that has preempted a turn is not admitted without a row: the turn's session keeps its row."""
     scheduler = release.scheduler.Scheduler
     mend(patches, "rows of thrown out turns", (scheduler, "_get_new_batch_prefill_raw", _PREEMPTED, _ROW_FREED))
 
@@ -204,4 +204,4 @@ FIXES = (
     fix_last_token,
     fix_empty,
 )
-"""In the order in which they are applied."""
+"""The fixes in the order of their application."""

@@ -1,4 +1,4 @@
-"""The transfers of one server of SGLang's pair, where both servers have one clock and may die."""
+"""The transfers of one server of SGLang's pair. Both servers share a clock and may die."""
 
 from typing import Any
 
@@ -10,29 +10,29 @@ from kvspec.memory.events import Receive, Send
 
 
 class Followed(Mooncake):
-    """The transfers of a server that shares its clock with the other one.
+    """The transfers of a server that shares its clock with the other server.
 
-    Decode may release pages when a time is over, and then no message orders the release. Here each transfer that was
-    complete by then is ordered before it.
+    Decode may release pages after a timeout, and then no message orders the release. Here each transfer that was
+    complete by then is ordered before the release.
     """
 
     def __init__(self, attached: Attached, life: str, over: dict[int, list[str]]) -> None:
-        """`over`: room -> messages that its transfers are complete, which both servers share and no engine sees."""
+        """`over`: room -> messages that its transfers are complete. Both servers share them; no engine sees them."""
         super().__init__(attached, "")
         self._life, self._over = life, over
 
     def peer(self, session: str) -> str:
-        """The name of a peer; a server that was started again is another peer, with other memory."""
+        """The name of a peer. A restarted server is another peer, with other memory."""
         return reached(session)
 
     def ended(self, room: int, name: str) -> None:
-        """A transfer of a room was seen complete."""
+        """A transfer of a room was found complete."""
         message = f"over {self._life} {name}"
         self._over.setdefault(room, []).append(message)
         self._attached.hooks.emit(Send(message))
 
     def knows(self, release: Release) -> None:
-        """Order complete transfers before decode's releases by the clock."""
+        """Order complete transfers before decode's releases after a timeout."""
         hooks = self._attached.hooks
 
         def released(_: Any, one: Any, *__: Any) -> None:

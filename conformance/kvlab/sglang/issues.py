@@ -7,7 +7,7 @@ from kvlab.sglang.driver import Shape
 
 
 def fix(release: Release, patches: Patches, but: str = "") -> None:
-    """Apply all fixes, or all but the one of this name; an older release has no lines that most could replace."""
+    """Apply all fixes, or all except the named one. An older release lacks the lines that most of them replace."""
     known = [*fixes_keys.FIXES]
     if _has_pools(release):
         known += fixes.FIXES

@@ -1,7 +1,7 @@
-"""One memory with a host tier, made of a release's own classes; only the KV tensors are not there.
+"""One memory with a host tier, made of a release's own classes, but without KV tensors.
 
-`UnifiedMemory` and `RadixMemory` do with a request what the scheduler's lines of their releases do: match, admit with
-a load-back, extend, publish, release.
+`UnifiedMemory` and `RadixMemory` handle a request like the schedulers of their releases: match, admit with a load-back,
+extend, publish, release.
 """
 
 import importlib
@@ -23,7 +23,7 @@ LAYERS = 2
 
 @dataclass(frozen=True)
 class Shape:
-    """How big a memory is; pages and rows in numbers, lengths in tokens."""
+    """The sizes of a memory: numbers of pages and rows, lengths in tokens."""
 
     page_size: int
     pages: int
@@ -32,16 +32,16 @@ class Shape:
     host_pages: int = 0
     write_policy: str = ""
     prefetch_policy: str = ""
-    """When a request waits no longer for what is prefetched for it from a storage; empty: there is none."""
+    """When a request stops waiting for its prefetch from a storage; empty: there is no storage."""
     ranks: int = 1
-    """The ranks of the server, whose trees agree on transfers that are complete."""
+    """The number of ranks of the server; their trees agree on complete transfers."""
 
 
 class Memory:
     """The common part of both kinds of memory."""
 
     def __init__(self, release: Release, shape: Shape) -> None:
-        """Pools, allocator, rows."""
+        """Make pools, allocator and rows."""
         self.release, self.shape = release, shape
         self._finished = object()
         torch = release.torch
@@ -106,15 +106,15 @@ class Memory:
 
     @property
     def room(self) -> int:
-        """Tokens that can be had: free ones, and those that an eviction frees."""
+        """Available tokens: free ones, and those that an eviction frees."""
         return int(self.allocator.available_size() + self.cache.evictable_size())
 
     def pages(self, tokens: int) -> int:
-        """Pages for so many tokens."""
+        """The number of pages for so many tokens."""
         return -(-tokens // self.shape.page_size)
 
     def _allocate(self, row: int, start: int, stop: int) -> bool:
-        """Pages for the positions `start` to `stop` of a row, where it has none; whether there were enough."""
+        """Allocate missing pages for the positions `start` to `stop` of a row. Returns whether there were enough."""
         size = self.shape.page_size
         first, last = self.pages(start), self.pages(stop)
         if first == last:
@@ -135,7 +135,7 @@ class UnifiedMemory(Memory):
     """`UnifiedRadixCache` with `HybridCacheController` and `L2TransferEngine` (from 0.5.21)."""
 
     def __init__(self, release: Release, shape: Shape) -> None:
-        """As the assembler of a plain model's stack does it."""
+        """Make the tree as the assembler does for a plain model's stack."""
         super().__init__(release, shape)
         full, pool_name = release.component.ComponentType.FULL, release.assembler.PoolName.KV
         params = self._params(tree_components=(full,), tree_core_backend="python")

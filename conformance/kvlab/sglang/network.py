@@ -1,4 +1,4 @@
-"""The network between SGLang's prefill and decode servers: what takes how long, what fails, and the time."""
+"""The network between SGLang's prefill and decode servers: durations, failures, and the time."""
 
 import random
 from collections.abc import Callable
@@ -8,36 +8,36 @@ from typing import Any, ClassVar
 from kvlab.turns import Turns
 
 SERVERS = ("prefill", "decode")
-"""The two hosts; the place of a server here is the end of its address."""
+"""The two hosts. A server's address ends with its place here, from 1."""
 LATER = {f"{server}.2": server for server in SERVERS}
-"""The second life of each server."""
+"""The name of each server in its second life -> the server."""
 SKEW = 3600.0
-"""Seconds between the clocks of the servers, which count from different moments."""
+"""Seconds between the clocks of the servers."""
 LATENCY, LATE = 2.0, 90.0
-"""Seconds that a message and a transfer take at most, where nothing is wrong, and if it is late."""
+"""The most seconds that a message or a transfer takes: normally, and if it is late."""
 SLOW = 5
-"""How many times longer a transfer takes that is slow; that is in time for all that ends by the clock."""
+"""A slow transfer takes so many times longer; it still ends before every timeout."""
 SILENT = 40.0
-"""Seconds for which a server does not answer, at most."""
+"""The most seconds for which a server does not answer."""
 
 
 @dataclass(frozen=True)
 class Faults:
-    """How often something goes wrong between the servers."""
+    """The probabilities of failures between the servers."""
 
     late: float = 0.0
-    """How often something takes longer than a release that is put off."""
+    """That a message or transfer takes longer than decode waits before it releases pages."""
     cut: float = 0.0
-    """How often a connection breaks when something is sent: all that is on its way there is lost."""
+    """That a connection breaks at a message: this message and the last ones in flight there are lost."""
     doubled: float = 0.0
     refused: float = 0.0
-    """How often a transfer fails, and is over then."""
+    """That a transfer fails and ends."""
     left: float = 0.0
-    """How often a transfer fails by its time-out, and goes on all the same."""
+    """That a transfer fails by a timeout, but goes on."""
     silent: float = 0.0
-    """How often, for each second, a server begins to be silent."""
+    """That a server becomes silent, per second."""
     steady: bool = False
-    """Whether aborts arrive all the same: where one is lost, decode gives pages back by the clock."""
+    """Whether aborts always arrive. After a lost abort decode gives pages back by a timeout."""
 
 
 def address(server: str) -> str:
@@ -46,12 +46,12 @@ def address(server: str) -> str:
 
 
 def named(server: str, life: int) -> str:
-    """The name of a server that was started so often."""
+    """The name of a server in one of its lives, from 1."""
     return server if life == 1 else f"{server}.{life}"
 
 
 def reached(place: str) -> str:
-    """The server at an address, in the life that has the port: it has another one whenever it is started."""
+    """The server at an address, in the life with that port: each start of a server has another port."""
     host, _, port = place.rpartition(":")
     return named(SERVERS[int(host[-1]) - 1], int(port) - 1)
 
@@ -65,7 +65,7 @@ class Unsettled:
     sender: str
     to: str
     move: Callable[[], None]
-    """Its effect, at its end."""
+    """Its effect, applied at its end."""
 
 
 @dataclass
@@ -79,25 +79,25 @@ class Network:
     seed: int
     now: float = 0.0
     here: str = ""
-    """The server at work."""
+    """The current server."""
     lives: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SERVERS, 1))
-    """How often each server was started."""
+    """The number of times that each server was started."""
     up: set[str] = field(default_factory=lambda: {*SERVERS})
     """The servers that run, each in its life."""
     inboxes: dict[str, list[tuple[float, int, list[bytes]]]] = field(default_factory=dict)
-    """Server, in its life -> what is on its way to it, when it is there, and its number."""
+    """Server, in its life -> messages in flight to it: arrival time, number and content."""
     routes: dict[str, Any] = field(default_factory=dict)
     """The registration of the prefill server."""
     unsettled: list[Unsettled] = field(default_factory=list)
     """Transfers that go on after they have failed."""
     silent: dict[str, float] = field(default_factory=dict)
-    """Server, in its life -> until when it does not answer."""
+    """Server, in its life -> the time until which it does not answer."""
     over: Callable[[int, bool], None] = lambda *_: None
-    """Called when a transfer that has failed for its caller is over: its number, and whether all of it is written."""
+    """Called when a transfer that has failed for its caller ends: its number, and whether it was written."""
     _dice: random.Random = field(init=False)
     _numbers: int = 0
     _wakes: list[float] = field(default_factory=list)
-    """The moments for which threads wait."""
+    """The times until which threads wait."""
 
     def __post_init__(self) -> None:
         self._dice = random.Random(f"{self.seed} network")
@@ -105,11 +105,11 @@ class Network:
 
     @property
     def clock(self) -> float:
-        """Seconds on the clock of the server at work."""
+        """Seconds on the clock of the current server."""
         return self.now + SKEW * (1 + SERVERS.index(self.here))
 
     def calm_down(self) -> None:
-        """From now on nothing goes wrong any more."""
+        """From now on nothing fails."""
         self.faults = Faults()
         self.silent.clear()
 
@@ -127,11 +127,11 @@ class Network:
             self.over(one.number, there)
 
     def life(self, server: str) -> str:
-        """The name of a server since it was started last."""
+        """The name of a server in its current life."""
         return named(server, self.lives[server])
 
     def dies(self, server: str) -> None:
-        """A server is no more, and with it all that it has under way."""
+        """A server dies. Its transfers in flight end."""
         gone = self.life(server)
         self.up.remove(gone)
         self.lives[server] += 1
@@ -140,23 +140,23 @@ class Network:
             self.routes.clear()
 
     def starts(self, server: str) -> None:
-        """It is there again, under its address, with another port."""
+        """The server runs again, at its address with another port."""
         self.up.add(self.life(server))
 
     def answers(self, life: str) -> bool:
-        """Whether a server answers now, in its life."""
+        """Whether a server, in this life, answers now."""
         return life in self.up and self.silent.get(life, 0.0) <= self.now
 
     def happens(self, how_often: float) -> bool:
-        """Whether something happens now."""
+        """Whether an event of this probability happens now."""
         return self._dice.random() < how_often
 
     def share(self) -> float:
-        """A part of something."""
+        """A random fraction."""
         return self._dice.random()
 
     def takes(self) -> float:
-        """Seconds that something takes."""
+        """Seconds that a message takes."""
         return self._dice.random() * (LATE if self.happens(self.faults.late) else LATENCY)
 
     def moves(self) -> float:
@@ -164,12 +164,12 @@ class Network:
         return self.takes() * (SLOW if self.happens(0.3) else 1)
 
     def number(self) -> int:
-        """The number of something that is on its way."""
+        """The number of a new message."""
         self._numbers += 1
         return self._numbers
 
     def wait(self, seconds: float) -> None:
-        """Let others go on until so many seconds have passed."""
+        """Let other threads run until so many seconds have passed."""
         until = self.now + seconds
         self._wakes.append(until)
         try:
@@ -178,6 +178,6 @@ class Network:
             self._wakes.remove(until)
 
     def quiet(self) -> float:
-        """Seconds until something arrives or is over."""
+        """Seconds until the next arrival, end of a transfer, or end of a wait."""
         arrivals = [one[0] for life, inbox in self.inboxes.items() if life in self.up for one in inbox]
         return min([*arrivals, *self._wakes, *(one.ends for one in self.unsettled), self.now + LATE]) - self.now

@@ -1,4 +1,4 @@
-"""A drive of two of SGLang's schedulers, prefill and decode, and the router that brings each request to both."""
+"""A drive of SGLang's prefill and decode schedulers, and of the router that sends each request to both."""
 
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -26,52 +26,52 @@ from kvlab.turns import Task, Turns
 from kvspec.memory.events import Failed
 
 TICK, LONG_TICK = 0.4, 8.0
-"""Seconds of the network's time between two turns, at most; while nothing is launched, at most."""
+"""The most seconds of the network's time between two turns: normally, and while nothing is launched."""
 QUIET = 25
-"""Turns without a launch from which on nothing but time is waited for."""
+"""After so many turns without a launch the drive only waits for time to pass."""
 STAYS = 0.7
-"""How often a server has the next turn, too."""
+"""The probability that a server also has the next turn."""
 MOST_TURNS = 20_000
 DRAIN = 6_000
-"""Turns in which the last requests end: some wait for time-outs of minutes."""
+"""The most turns in which the last requests end: some wait for timeouts of minutes."""
 DOWN = 120.0
-"""Seconds until a server that has died is started again, at most."""
+"""The most seconds until a dead server is started again."""
 LOOKS = 5
-"""Loops of a server between two looks at its books."""
+"""Loops of a server between two inspections of its bookkeeping."""
 
 
 class HookFailed(Exception):
-    """A hook has failed, and with it the drive."""
+    """A hook has failed, which ends the drive."""
 
 
 class Server:
-    """One of the two: what it does happens with its hooks and its stream, as in a process."""
+    """One of the two servers. It runs with its own hooks and stream, as in a process."""
 
     def __init__(
         self, name: str, pair: "Pair", attached: Attached | None, memory: AnyMemory, worker: Worker, server: Arguments
     ) -> None:
-        """Its scheduler is made, and runs from its first turn on."""
+        """Make the scheduler, which runs from the server's first turn on."""
         self.name, self.attached = name, attached
         self.stream = Stream.current
         self._pair = pair
         self.inbox: list[tuple[float, Any]] = []
-        """Messages of the router and of clients, and when they arrive."""
+        """Messages of the router and of clients, with their arrival times."""
         self.scheduler = scheduler(pair.release, memory, worker, server, self)
         self.still = 0
 
     @property
     def hooks(self) -> Hooks | None:
-        """Its hooks."""
+        """The hooks of this server."""
         return None if self.attached is None else self.attached.hooks
 
     def loop(self) -> None:
-        """Its scheduler's own loop."""
+        """The scheduler's own loop."""
         made = self.scheduler
         kind = "overlap" if made.enable_overlap else "normal"
         getattr(made, f"event_loop_{kind}_disagg_{self.name}")()
 
     def receive(self, **_: Any) -> list[Any]:
-        """The messages that have arrived; others go on before."""
+        """The messages that have arrived, after turns of other threads."""
         self._pair.turns.wait()
         now = self._pair.network.now
         arrived = [one for one in self.inbox if one[0] <= now]
@@ -86,7 +86,7 @@ class Server:
 
     @property
     def idle(self) -> bool:
-        """Whether it has nothing to do."""
+        """Whether the server has nothing to do."""
         return not self.inbox and bool(self.scheduler.is_fully_idle())
 
 
@@ -96,7 +96,7 @@ class Pair:
     def __init__(
         self, release: Release, duo: Duo, seed: int, together: Together | None, report: Callable[[Finding], None]
     ) -> None:
-        """The servers are made in `made`."""
+        """The servers are made by `made`."""
         self.release, self.duo = release, duo
         self.rng = random.Random(f"{seed} pair")
         self.turns = Turns()
@@ -106,19 +106,19 @@ class Pair:
         self.servers: dict[str, Server] = {}
         self._given = {server: arguments_of(duo, server) for server in SERVERS}
         self._configured = Arguments()
-        """The configuration of the server at work."""
+        """The configuration of the current server."""
         smallest = min(duo.prefill.pages, duo.decode.pages) * duo.page_size
         self.traffic = Traffic(self.rng, duo.requests, smallest // 2, duo.alphabet, running=duo.decode.running)
         self.traffic.texts = self.tokens.texts
         self._dice = random.Random(f"{seed} deaths")
         self._deaths = {server: self._dice.randrange(1, duo.requests) for server in duo.restarts}
-        """Server -> after how many requests it dies."""
+        """Server -> the number of requests after which it dies."""
         self._births: dict[str, float] = {}
-        """Servers that have died, and when they are started again."""
+        """Dead server -> the time at which it is started again."""
         self._arrived = 0
         self._transfers: dict[str, Followed] = {}
         self._ended_transfers: dict[int, list[str]] = {}
-        """Room -> messages that its transfers are over."""
+        """Room -> messages that its transfers have ended."""
         self._here: Server | None = None
         self._calm = False
         self._turned = self._drained = self._still = 0
@@ -188,7 +188,7 @@ class Pair:
     # Servers that die
 
     def _restart(self) -> None:
-        """A server dies once, in the middle of whatever it is at, and is there again later."""
+        """Let servers die at any moment, each once, and start dead servers again."""
         for name in SERVERS:
             if self._deaths.get(name, self._arrived + 1) <= self._arrived:
                 del self._deaths[name]
@@ -208,12 +208,12 @@ class Pair:
         self._births[name] = self.network.now + self._dice.random() * DOWN
         if name in self._transfers:
             self._transfers[name].dies()
-        if name == "decode":  # the process that had them is no more
+        if name == "decode":  # their process is dead
             self.release.pair.common.CommonKVReceiver.close_all_sockets()
         self._lose(name)
 
     def _lose(self, name: str) -> None:
-        """A server that is not there loses all that has come to it; its clients are those of decode."""
+        """A dead server loses the messages that have arrived. If it is decode, its clients lose their requests."""
         server, now = self.servers[name], self.network.now
         server.inbox = [one for one in server.inbox if one[0] > now]
         if name == "decode":
@@ -225,7 +225,7 @@ class Pair:
     # The router and the clients
 
     def answered(self, server: str, name: str, tokens: Sequence[int], reason: Reason, most: int | None) -> None:
-        """A request was answered by one of the servers: the client hears decode, and prefill only if it fails."""
+        """A request got an answer from a server; the client listens only to decode."""
         if server == "decode":
             self.tokens.answer(name, tokens, "stream_output", reason, most=most)
             if reason:
@@ -303,17 +303,17 @@ class Pair:
             server.attached.idle()
 
     def gave_up(self, error: Exception) -> bool:
-        """An error of the engine has ended the run; whether it was reported."""
+        """Report the engine's error that ended the run. Returns whether there are hooks to report it."""
         hooks = None if self._here is None else self._here.hooks
         if hooks is not None:
             said = f"{type(error).__name__}: {error}"
-            if "leak detected" in said:  # it has looked because it is idle
+            if "leak detected" in said:  # it checks for leaks when it is idle
                 self._idles(self._here)
             hooks.emit(Failed("stuck" if STUCK in said else "assertion", said))
         return hooks is not None
 
     def _tick(self) -> float:
-        """Seconds that may pass now: more where nothing is launched and no thread has anything to do."""
+        """The most seconds that may pass now: more while nothing is launched and no thread is ready."""
         if self._still < QUIET:
             return TICK
         awaited = [one[0] for server in self.servers.values() for one in server.inbox]
@@ -321,7 +321,7 @@ class Pair:
         return max(TICK, min([LONG_TICK, self.network.quiet(), *(moment - self.network.now for moment in awaited)]))
 
     def _standing(self) -> str:
-        """The requests that are left, and where."""
+        """The remaining requests, and the queues that they are in."""
         prefill, decode = (self.servers[name].scheduler for name in SERVERS)
         places = {
             "prefill waits": prefill.waiting_queue,
@@ -346,7 +346,7 @@ class Pair:
         return not self.network.unsettled
 
     def _enter(self, server: Server) -> None:
-        """From now on this server is at work."""
+        """Make this the current server, and attach its hooks."""
         if self._here is server:
             return
         self._leave()
@@ -356,7 +356,7 @@ class Pair:
             server.hooks.attach()
 
     def _leave(self) -> None:
-        """The server at work is at work no more, and its hooks go."""
+        """Detach the hooks of the current server; then no server is current."""
         if self._here is None:
             return
         self._here.stream = Stream.current
@@ -377,9 +377,9 @@ def run(
     duo: Duo | None = None,
     report: Callable[[Finding], None] = ignored,
 ) -> None:
-    """Drive two servers until all requests have left; the same seed gives the same run.
+    """Drive two servers until all requests have ended; the same seed gives the same run.
 
-    An error of the engine ends the run, and is an event of the server that was at work.
+    An error of the engine ends the run. It becomes an event of the current server.
 
     Raises:
         HookFailed: a hook has failed.

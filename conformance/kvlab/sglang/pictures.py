@@ -8,19 +8,19 @@ from typing import Any
 from kvattach.sglang.release import Release
 
 PLACEHOLDER = 1
-"""The token of a placeholder; texts may have it, too."""
+"""The token of a placeholder, which texts may also contain."""
 SENTINELS = 1 << 30
 """Tokens from here on are sentinels of images."""
 LENGTHS = (3, 3, 7, 7, 7)
-"""Placeholders of each image."""
+"""The number of placeholders of each image."""
 PLACES = (0, 1, 4)
-"""Where the first image of a prompt may begin: so few that prompts with other images are equal."""
+"""The positions at which the first image of a prompt may begin: few, so that prompts differ only in images."""
 GAPS = (0, 0, 1, 4)
 """Tokens between two images."""
 
 
 def illustrated(release: Release, tokens: list[int], rng: random.Random) -> tuple[list[int], list[int], Any]:
-    """A prompt with one image or two in the place of some tokens, with the engine's sentinels, and the images."""
+    """Put one or two images into a prompt. Returns it, the same with the engine's sentinels, and the images."""
     place, items, tokens = rng.choice(PLACES), [], list(tokens)
     for number in [rng.randrange(len(LENGTHS)) for _ in range(rng.choice((1, 1, 2)))]:
         stop = place + LENGTHS[number]
@@ -37,7 +37,7 @@ def illustrated(release: Release, tokens: list[int], rng: random.Random) -> tupl
 
 
 def _item(release: Release, number: int, place: tuple[int, int]) -> Any:
-    """An image with its data, and the hash that the front has made of them."""
+    """An image with its data and the front end's hash of them."""
     kinds = importlib.import_module("sglang.srt.multimodal.modality")
     raw = f"image {number}".encode()
     data = release.torch.tensor(list(raw), dtype=release.torch.uint8)

@@ -1,7 +1,7 @@
-"""One memory without a host tier, made of a release's own classes: plain, with windows, or with recurrent states.
+"""One memory without a host tier, made of a release's own classes: plain, with a window, or with recurrent states.
 
-The pools are those that the request level builds (`kvlab.sglang.adapter.building`); the tree is the one that the
-release's servers build, with its core in Python or in Rust, or switched off.
+The pools are those that the request level builds (`kvlab.sglang.adapter.building`); the tree is that of the release's
+servers, with its core in Python or Rust, or switched off.
 """
 
 import random
@@ -16,7 +16,7 @@ from kvlab.stubs import Arguments
 
 @dataclass(frozen=True)
 class Pools:
-    """The pools of a memory without a host tier; the window in tokens."""
+    """The pools of a memory without a host tier. The window is in tokens."""
 
     cached: bool
     """Whether there is a prefix cache."""
@@ -25,25 +25,25 @@ class Pools:
     window: int = 0
     window_pages: int = 0
     moves_every: int = 128
-    """How many tokens a window is behind before what it has left is given back."""
+    """The interval in tokens at which pages that have left the window are freed."""
     unlocks: bool = False
-    """Whether a request gives its lock on the window that it found back when it has moved on by one window."""
+    """Whether a request unlocks the window that it matched when it has advanced by one window."""
     states: int = 0
-    """Slots for recurrent states."""
+    """The number of slots for recurrent states."""
     tracked: bool = False
-    """Whether each request has slots in which states that are kept are tracked."""
+    """Whether each request has extra slots in which its kept states are tracked."""
     kept_every: int = 1
-    """Tokens from one state that is kept while decoding to the next one."""
+    """The interval in tokens at which states are kept while decoding."""
     path: int = -1
-    """How many states the tree keeps on a path; -1: all of them."""
+    """The most states that the tree keeps on a path; -1: no limit."""
 
     @classmethod
     def drawn(
         cls, rng: random.Random, pages: int, page_size: int, running: int, *, overlap: bool, states: bool
     ) -> "Pools":
-        """One of those that a server with such sizes has, with states only if they can be driven."""
+        """Random pools for a server with these sizes, with `states` only if they can be driven."""
         kind = rng.choice(["plain", "window", *(["states"] * states)])
-        # Without further slots only the state at the very end of a prompt is there, and only until the next launch.
+        # Without extra slots there is only the state at the end of a prompt, and only until the next launch.
         tracked = overlap or page_size > 1 or rng.random() < 0.5
         return cls(
             cached=rng.random() < 0.8,
@@ -60,11 +60,11 @@ class Pools:
 
     @property
     def take_drafts(self) -> bool:
-        """Whether a server takes drafts with these pools: it refuses them where a state is found at its very end."""
+        """Whether a server takes drafts with these pools: it refuses them if it caches states without extra slots."""
         return not self.states or not self.cached or self.tracked
 
     def with_drafts(self, steps: int, page_size: int) -> "Pools":
-        """The same, with states that are kept so far apart that two steps in a row keep one at most (`found`)."""
+        """The same, with kept states so far apart that two consecutive steps keep at most one (`found`)."""
         apart = -(-2 * (steps + 1) // page_size) * page_size
         return replace(self, kept_every=max(self.kept_every, apart)) if steps else self
 
@@ -87,18 +87,18 @@ class Pools:
         }
 
     def fewest(self, pages: int) -> int:
-        """Pages of the pool that has the fewest."""
+        """The number of pages of the smallest pool."""
         return min(pages, self.window_pages or pages)
 
 
 class PoolMemory:
-    """Rows, allocator, tree."""
+    """The rows, allocator and tree of such a memory."""
 
     host = None
     controller = None
 
     def __init__(self, release: Release, pools: Pools, shape: Shape) -> None:
-        """As a server without `--enable-hierarchical-cache` does it; of the shape's host pages there are none."""
+        """Make them as a server without `--enable-hierarchical-cache`. The host pages of the shape are ignored."""
         self.release, self.pools, self.shape = release, pools, shape
         self.window, self.window_pages = pools.window or None, pools.window_pages
         self.rows = building.rows(release, shape.rows, shape.context, states=pools.states, extra_buffer=pools.tracked)

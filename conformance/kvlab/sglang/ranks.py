@@ -1,8 +1,8 @@
-"""Ranks of one server with a host tier, each with its own scheduler, pages, tree and transfers, which end at any time.
+"""Ranks of one server with a host tier, each with its own scheduler, pages, tree and transfers.
 
 Rank 0 hands its messages to all ranks, as in SGLang. One rank's thread runs at a time, up to its next collective, which
-is complete when every rank has reached it. Launches must be the same on all ranks, and so must the lengths of the
-prefixes that were found.
+is complete when every rank has reached it. Launches and the lengths of matched prefixes must be the same on all ranks.
+Transfers end at any time.
 """
 
 import copy
@@ -66,12 +66,12 @@ class Ranks:
         self.count = count
         self._turns = Turns()
         self._at: dict[str, tuple[str, Any]] = {}
-        """Rank -> the collective in which it waits, and its part of it."""
+        """Rank -> the collective in which it waits, and its contribution."""
         self._met: list[Any] = []
         self._classes = _counting()
 
     def run(self, work: Callable[[int], None]) -> str:
-        """Do the work of each rank. Returns the ranks that wait for each other for ever; empty if there are none."""
+        """Do the work of each rank. Returns the ranks that are in a deadlock; empty if there are none."""
         first = _Globals(self._classes)
 
         def begin(rank: int) -> None:
@@ -95,7 +95,7 @@ class Ranks:
             self._turns.close()
 
     def meet(self, name: str, part: Any = None) -> list[Any]:
-        """Called by a rank: wait for all ranks in a collective. Returns the parts of all, by rank."""
+        """Called by a rank: wait for all ranks in a collective. Returns the contributions of all, by rank."""
         running, own = self._turns.running, _Globals(self._classes)
         assert running is not None
         rank = running.server
@@ -106,7 +106,7 @@ class Ranks:
 
 
 class _Follower:
-    """The input of any rank but the first: the messages of the first rank. Its answers are not sent."""
+    """The input of a rank other than the first: the messages of the first rank. Its answers are not sent."""
 
     def __init__(self, ranks: Ranks, rng: random.Random, tokens: Tokens) -> None:
         self._ranks, self._rng, self._tokens = ranks, rng, tokens
@@ -125,11 +125,11 @@ class _Follower:
         return list(messages)
 
     def answered(self, name: str, tokens: Sequence[int], reason: Reason, most: int | None) -> None:
-        """A request was answered; its client hears of it from the first rank alone."""
+        """A request was answered; only the first rank sends the answer."""
 
 
 class _Leader:
-    """The first rank's traffic, passed on to the other ranks."""
+    """The first rank's traffic, which is passed on to the other ranks."""
 
     def __init__(self, ranks: Ranks, traffic: Any) -> None:
         self._ranks, self._traffic = ranks, traffic
@@ -171,9 +171,9 @@ def run(
     *,
     report: Callable[[Finding], None] = ignored,
 ) -> str:
-    """Drive two or three ranks until all requests have left, or until one gives up; the same seed gives the same run.
+    """Drive two or three ranks until all requests have ended, or until one raises; the same seed gives the same run.
 
-    `report` takes findings on tokens. The result is the error of the release that ended the run, or nothing.
+    `report` takes findings on tokens. Returns the error of the release that ended the run, or an empty string.
     """
     rng = random.Random(f"{seed} ranks")
     shape = shape or replace(driver.Shape.drawn(rng), pauses=0.0)
@@ -182,7 +182,7 @@ def run(
     server, errors = driver.served(shape), dict[int, str]()
 
     def work(rank: int) -> None:
-        """Run one rank to its end."""
+        """Run one rank to the end."""
         own = random.Random(f"{seed} rank {rank}")
         tokens = Tokens(seed, report, ends=shape.ends)
         memory = driver.memory_of(release, shape, ranks.count)

@@ -1,4 +1,4 @@
-"""Makes one SGLang release's scheduler and host cache importable, from a folder that holds its unpacked wheel."""
+"""Makes the scheduler and host cache of one SGLang release importable, from a folder with its unpacked wheel."""
 
 import os
 from pathlib import Path
@@ -68,7 +68,7 @@ PAIRS = tuple(
         "prefill",
     )
 )
-"""Those of prefill and decode servers, in the releases that are driven so."""
+"""The modules of prefill and decode servers, in the releases that are driven with two servers."""
 
 STOOD_IN = (
     "sgl_kernel",
@@ -115,16 +115,16 @@ ABSENT = (
     "xgrammar",
     "zmq",
 )
-"""Packages that a release imports and the bookkeeping does not use; stood in for where missing."""
+"""Packages that a release imports but its bookkeeping does not use. Stubs replace missing ones."""
 
 
 def load(folder: Path) -> Release:
     """The release in `folder`. A process can hold one.
 
     Raises:
-        EngineError: there is none, it has no host cache that can be driven, or it cannot be imported.
+        EngineError: there is no release, its host cache cannot be driven, or it cannot be imported.
     """
-    # The allocators' own kernels run on a CPU then.
+    # Lets the allocators' kernels run on a CPU.
     os.environ.setdefault("TRITON_INTERPRET", "1")
     pairs = (folder / "sglang" / "srt" / "disaggregation" / "minimax.py").is_file()
     real = (*REAL, *PAIRS) if pairs else REAL
@@ -142,5 +142,5 @@ def load(folder: Path) -> Release:
 
 
 def _as_it_is(function: Any = None, **_: object) -> Any:
-    """In place of `torch.compile`: the import of the compiler takes longer than that of the release."""
+    """Replaces `torch.compile`: importing the compiler takes longer than importing the release."""
     return _as_it_is if function is None else function

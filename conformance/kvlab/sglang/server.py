@@ -22,17 +22,17 @@ from kvlab.traffic import EOS
 AnyMemory = UnifiedMemory | RadixMemory | PoolMemory
 
 MOST_ADAPTERS = 2
-"""Adapters in one batch; the base model counts as one."""
+"""The most adapters in one batch; the base model counts as one."""
 
 REJECTED = 1
-"""A draft that is rejected."""
+"""The token of a rejected draft."""
 
 _ASKED = {"get_global_server_args", "get_server_args"}
 """Functions that return the server's arguments, in the releases that have them."""
 
 
 def arguments(**more: Any) -> Arguments:
-    """The arguments of every server here, and `more`."""
+    """The arguments that all servers here share, and `more`."""
     group = Arguments()
     return Arguments(
         deterministic=group,
@@ -56,7 +56,7 @@ def arguments(**more: Any) -> Arguments:
 
 @contextmanager
 def configured(release: Release, server: Arguments) -> Iterator[None]:
-    """The configuration that a server would have published, where a release looks for it, while it is driven."""
+    """Publish a server's configuration where the release looks for it, while it is driven."""
     with Patches() as patches:
         for name, module in list(sys.modules.items()):
             if name.startswith("sglang.srt."):
@@ -80,7 +80,7 @@ def _configure(patches: Patches, module: Any, server: Arguments) -> None:
         elif name == "attention_backends":
             patches.set(module, name, lambda *_: ("torch_native", "torch_native"))
         elif isinstance(value, type) and issubclass(value, StandIn) and name.startswith("get_"):
-            # One process does everything.
+            # There is only one process.
             if name.endswith("_size"):
                 patches.set(module, name, lambda *_: 1)
             elif name.endswith("_rank"):
@@ -88,7 +88,7 @@ def _configure(patches: Patches, module: Any, server: Arguments) -> None:
 
 
 def _parallel(context: Any, name: str, server: Arguments) -> Any:
-    """A value of the configuration of several processes, where one does everything."""
+    """A value of the parallel configuration, for a single process."""
     if name == "pp_max_micro_batch_size":
         return server.max_running_requests
     if name in vars(server) or name.endswith("_group") or name.startswith("enable_"):
@@ -104,7 +104,7 @@ class Worker:
     def __init__(
         self, release: Release, memory: AnyMemory, rng: random.Random, tokens: Tokens, overlap: bool, drafts: int = 0
     ) -> None:
-        """The forward stream of one memory. `drafts` tokens are verified in a step of each request; 0: none."""
+        """Make the forward stream of one memory. A step verifies `drafts` tokens of each request; 0: none."""
         self._drafts = drafts
         self._release, self._rng, self._tokens, self._overlap = release, rng, tokens, overlap
         self._rows = memory.rows
@@ -130,7 +130,8 @@ class Worker:
         """Queue one forward pass."""
         graph = batch.forward_mode.is_decode() and self._rng.random() < 0.8
         if graph:
-            # A graph reads what it shares with the scheduler before its layers. Else later writes wait for all of it.
+            # A graph reads the memory that it shares with the scheduler before its layers. Without a graph later writes
+            # wait for the whole pass.
             self.reads_rows(batch)
             read = Event()
             read.record()
@@ -156,19 +157,19 @@ class Worker:
         return self._sampled(batch, verified, **more)
 
     def _consume(self, batch: Any) -> None:
-        """Hold what a pass takes against what is due. A step with drafts takes the token that it verifies them by."""
+        """Compare the inputs of a pass with the expected tokens. A step with drafts takes only the verified token."""
         starts, stops = spans(batch)
         verifies = self._drafts and not batch.forward_mode.is_extend()
         taken = (batch.spec_info.bonus_tokens if verifies else batch.input_ids).tolist()
         for req, start, stop in zip(batch.reqs, starts, stops, strict=True):
             count = 1 if verifies else stop - start
-            # A request that is refused is run all the same, with one token in the place of its prompt.
+            # A refused request still runs, with one token instead of its prompt.
             if not getattr(req, "to_finish", None):
                 self._tokens.consume(req.rid, stop if verifies else start, taken[:count], "run_batch")
             del taken[:count]
 
     def _sampled(self, batch: Any, verified: list[int] | None, on_publish: Any = None, **_: Any) -> Any:
-        """The result of a pass: a token for each request, or its verified tokens, and behind them rejected ones."""
+        """The result of a pass: a token for each request, or its verified tokens followed by rejected ones."""
         torch, made = self._release.torch, self._release.results.GenerationBatchResult
         width = self._drafts if verified else 1
         firsts = batch.seq_lens_cpu.tolist()
@@ -201,10 +202,10 @@ class Worker:
         )
 
     def on_verify_complete_cpu(self, *_: Any, **__: Any) -> None:
-        """The length of drafts is fixed."""
+        """Do nothing: the length of drafts is fixed."""
 
     def _prepare_states(self, batch: Any) -> None:
-        """As the model's runner does before it computes: new states are cleared, found ones are copied."""
+        """As the model's runner before a pass: clear new states, and copy matched ones."""
         pool = getattr(self._rows, "mamba_pool", None)
         if pool is None:
             return
@@ -219,7 +220,7 @@ class Worker:
 
 
 def scheduler(release: Release, memory: AnyMemory, worker: Worker, server: Arguments, watching: Watching) -> Any:
-    """The release's own scheduler upon a memory and a worker.
+    """The release's own scheduler, with this memory and worker.
 
     Stubs replace other processes, metrics, and the parts for models of other kinds.
     """
@@ -282,13 +283,13 @@ def scheduler(release: Release, memory: AnyMemory, worker: Worker, server: Argum
         "invariant_checker",
         "batch_result_processor",
     ):
-        # A part that a release does not have is asked of a stand-in.
+        # A stub takes the calls for parts that a release does not have.
         getattr(made, f"init_{part}")()
     return made
 
 
 def _set_attributes(made: Any, release: Release, memory: AnyMemory, worker: Worker, server: Arguments) -> None:
-    """Set the attributes that a scheduler keeps of its arguments, its model and its worker."""
+    """Set the scheduler's attributes that come from its arguments, its model and its worker."""
     shape, windows = memory.shape, memory.window_pages
     values = {
         "cur_batch": None,
@@ -373,9 +374,9 @@ def request(
     images: Any = None,
     **named: Any,
 ) -> Any:
-    """A request as the tokenizer sends it, for up to `output` tokens; of a session, if its parameters are given.
+    """A request as the tokenizer sends it, for up to `output` tokens. `session`: the parameters of its session, if any.
 
-    `images` are those behind its placeholders. `named` are the fields that its content is found by beside its tokens.
+    `images` are those of its placeholders. `named` are the fields of its cache key besides the tokens.
     """
     sampling = release.sampling.SamplingParams(max_new_tokens=output, ignore_eos=ignore_eos)
     sampling.normalize(None)

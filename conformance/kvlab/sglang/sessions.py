@@ -1,4 +1,4 @@
-"""Clients that talk to a server in streaming sessions: they open them, append turn after turn, and close them."""
+"""Clients with streaming sessions: they open sessions, append turns, and close them."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -10,28 +10,28 @@ from kvattach.patches import Patches
 from kvattach.sglang.release import Release
 
 _HURRIED = 0.1
-"""How often a client sends a turn before the one before it is answered."""
+"""The probability that a client sends a turn before the previous one is answered."""
 
 
 class Clients:
-    """So many clients, each with one session after the other. The clock by which sessions time out is drawn."""
+    """Clients, each with one session after the other. The clock for the sessions' timeouts advances at random."""
 
     def __init__(self, release: Release, rng: random.Random, count: int) -> None:
         """No session is open yet."""
         self._release, self._rng, self._count = release, rng, count
         self._sessions: dict[str, set[str]] = {}
-        """Session -> its turns that are not answered yet."""
+        """Session -> its unanswered turns."""
         self._orphans: set[str] = set()
-        """Turns without an answer, of sessions that their clients have closed."""
+        """Unanswered turns of sessions that their clients have closed."""
         self._texts: dict[str, list[int]] = {}
-        """Session -> its text; a turn that is aborted is no part of it, unless the server took it for finished."""
+        """Session -> its text, without aborted turns, unless the server took them for finished."""
         self.taken: Callable[[str, str], list[int] | None] = lambda *_: None
-        """The text of a session and a turn that the server took for finished when it retracted it (`found`)."""
+        """The text of a session after a turn that the server retracted and took for finished (`found`)."""
         self._opened = 0
         self._clock = 0.0
 
     def messages(self, *, more: bool) -> list[Any]:
-        """Sessions that are opened, if there will be `more` turns, and some that are closed, wherever they are."""
+        """Open sessions if there will be `more` turns, and close some at any point."""
         rng, messages = self._rng, []
         self._clock += rng.choice([0.0, 0.0, 0.6, 1.5])
         if more and len(self._sessions) < self._count and rng.random() < 0.5:
@@ -60,7 +60,7 @@ class Clients:
         return self._release.messages.CloseSessionReqInput(session_id=name)
 
     def turn(self, rid: str) -> Any:
-        """The session of which a request is a turn, as its parameters say it; `None`: of none."""
+        """Draw the session of a request. Returns its parameters; `None`: no session."""
         ready = [name for name, turns in self._sessions.items() if not turns or self._rng.random() < _HURRIED]
         if not ready or self._rng.random() < 0.2:
             return None
@@ -69,11 +69,11 @@ class Clients:
         return self._release.messages.SessionParams(id=name)
 
     def text(self, session: Any) -> list[int]:
-        """The text of a session, by the parameters of a turn: its turns, and their answers."""
+        """The text of a session, given the parameters of a turn: its turns and their answers."""
         return self._texts.get(session.id, [])
 
     def answered(self, rid: str, text: list[int] | None) -> None:
-        """A request was answered for the last time; `text`: all of it, unless it was aborted."""
+        """A request got its last answer; `text`: all of its text, `None` if it was aborted."""
         self._orphans.discard(rid)
         for name, turns in self._sessions.items():
             if rid in turns:
@@ -84,7 +84,7 @@ class Clients:
 
     @contextmanager
     def timed(self) -> Iterator[None]:
-        """Let the server's sessions go by the clients' clock."""
+        """Let the server's sessions use the clients' clock."""
         if not self._count:
             yield
             return

@@ -1,4 +1,4 @@
-"""Stand-ins for zmq and HTTP between SGLang's prefill and decode servers."""
+"""Stubs for zmq and HTTP between SGLang's prefill and decode servers."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -10,14 +10,14 @@ ABORT = b"ABORT"
 
 
 class Again(Exception):
-    """Stands in for `zmq.Again`: nothing is there, or nothing could be sent in time."""
+    """Stands in for `zmq.Again`: there is no message, or a message could not be sent in time."""
 
 
 class Context:
     """Stands in for `zmq.Context`."""
 
     def set(self, *_: object) -> None:
-        """It has room for any number of sockets."""
+        """Do nothing: there is room for any number of sockets."""
 
     def socket(self, _: object) -> "Push":
         """A socket for outgoing messages."""
@@ -25,14 +25,14 @@ class Context:
 
 
 class Push:
-    """One connection to the other server: its messages arrive in order, or are lost when it breaks."""
+    """One connection to the other server. Its messages arrive in order, or are lost when it breaks."""
 
     def __init__(self) -> None:
-        """It is not connected yet."""
+        """An unconnected socket."""
         self._to = ""
         self._arrives = 0.0
         self._again = True
-        """Whether a broken connection is made again."""
+        """Whether a broken connection reconnects."""
         self._on_its_way: list[int] = []
         self.broken = False
 
@@ -42,18 +42,18 @@ class Push:
             self._again = False
 
     def connect(self, endpoint: str) -> None:
-        """Connect to a server, in the life that has the port."""
+        """Connect to a server, in the life with that port."""
         self._to = reached(endpoint)
 
     def get_monitor_socket(self, _: object) -> "Monitor":
-        """A monitor that says whether it has broken."""
+        """A monitor that reports whether the connection has broken."""
         return Monitor(self)
 
     def send_multipart(self, parts: list[bytes]) -> None:
         """Send, in the order of this connection.
 
         Raises:
-            Again: it has broken, and is not made again.
+            Again: the connection has broken, and does not reconnect.
         """
         network = Network.current
         if self.broken and not self._again:
@@ -70,7 +70,7 @@ class Push:
             self._on_its_way.append(number)
 
     def _cut(self, network: Network) -> None:
-        """Lose this message, and the last of those on their way; the next connection does not wait for the others."""
+        """Lose this message and the last ones in flight. The next connection does not wait for the others."""
         self.broken, self._arrives = True, 0.0
         inbox = network.inboxes.setdefault(self._to, [])
         kept = [one for one in inbox if network.faults.steady and one[2][0] == ABORT]
@@ -79,17 +79,17 @@ class Push:
         self._on_its_way.clear()
 
     def close(self, **_: object) -> None:
-        """Messages on their way arrive."""
+        """Do nothing: messages in flight arrive."""
 
 
 class Monitor:
-    """Says whether a connection has broken."""
+    """Reports whether a connection has broken."""
 
     def __init__(self, watched: Push) -> None:
         self._watched = watched
 
     def recv_multipart(self, _: object) -> list[bytes]:
-        """An event.
+        """The event of the broken connection.
 
         Raises:
             Again: the connection has not broken.
@@ -99,14 +99,14 @@ class Monitor:
         return []
 
     def close(self) -> None:
-        """Nothing is left to do."""
+        """Do nothing."""
 
 
 class Pull:
-    """Stands in for a server's own socket."""
+    """Stands in for the socket on which a server receives."""
 
     def __init__(self, life: str) -> None:
-        """Nothing is there."""
+        """The socket of a server in one of its lives."""
         self._life = life
 
     def recv_multipart(self) -> list[bytes]:
@@ -145,7 +145,7 @@ ZMQ = SimpleNamespace(
 
 
 def socket_of(*_: object, **__: object) -> tuple[int, Pull]:
-    """A server's port, and its socket."""
+    """The port of the current server, and its socket."""
     network = Network.current
     return 1 + network.lives[network.here], Pull(network.life(network.here))
 
@@ -154,7 +154,7 @@ def socket_of(*_: object, **__: object) -> tuple[int, Pull]:
 
 
 class Answer:
-    """Stands in for an answer of a server."""
+    """Stands in for an HTTP response."""
 
     status_code = 200
     text = ""
@@ -163,18 +163,18 @@ class Answer:
         self._said = said
 
     def json(self) -> Any:
-        """Its content."""
+        """The content of the response."""
         return self._said
 
 
 class Http:
-    """Stands in for `requests` and for a session of it: the client of prefill's bootstrap server."""
+    """Stands in for `requests` and its sessions: the client of prefill's bootstrap server."""
 
     def __init__(self) -> None:
         """A session."""
 
     def mount(self, *_: object) -> None:
-        """Every address gets the same answers."""
+        """Do nothing: all addresses get the same answers."""
 
     def put(self, _: str, json: Any, **__: object) -> Answer:
         """Register a server."""
@@ -182,10 +182,10 @@ class Http:
         return Answer()
 
     def get(self, url: str, **_: object) -> Answer:
-        """Ask whether prefill is alive, or for the registered server.
+        """Ask whether prefill is alive, or ask for the registered server.
 
         Raises:
-            ConnectionError: it does not answer.
+            ConnectionError: prefill does not answer.
         """
         network = Network.current
         if not network.answers(network.life("prefill")):

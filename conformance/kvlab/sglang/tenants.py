@@ -16,9 +16,9 @@ class Names:
     """The probabilities that a request has an adapter, an extra key and a salt."""
 
     adapters: float = 0.0
-    """Of an adapter with one of two names."""
+    """That of an adapter, with one of two names."""
     keys: float = 0.0
-    """Of an extra key, which may be spelled like an adapter's id."""
+    """That of an extra key, which may be spelled like an adapter's id."""
     salts: float = 0.0
 
     @classmethod
@@ -39,7 +39,7 @@ class Tenants:
         self._known: list[str] = []
         """All ids so far."""
         self._users: dict[str, set[str]] = {}
-        """The id of a loaded adapter -> its requests that are not answered yet."""
+        """The id of a loaded adapter -> its unanswered requests."""
         self._sessions: dict[str, dict[str, Any]] = {}
         """Session -> the keys of its client."""
 

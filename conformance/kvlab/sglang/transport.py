@@ -1,4 +1,4 @@
-"""Lets SGLang's own transfers run on a simulated network: its threads take turns, and Mooncake's library is a stub.
+"""Runs SGLang's own transfers on a simulated network: its threads take turns, and Mooncake's library is a stub.
 
 The managers, senders and receivers of transfers are the engine's, with their threads.
 """
@@ -17,30 +17,30 @@ from kvlab.sglang.sockets import REQUESTS, ZMQ, Context, socket_of
 from kvlab.turns import Task
 
 INVENTED = 1 << 40
-"""Addresses below are those of pages without tensors."""
+"""Lower addresses are those of pages without tensors."""
 
 
 class Thread:
     """Stands in for `threading.Thread`: it runs in its turns."""
 
     def __init__(self, target: Callable[..., object], args: tuple[Any, ...] = (), name: str = "", **_: object) -> None:
-        """It has not begun."""
+        """A thread that has not started."""
         self._task = Task(Network.current.here, name or target.__name__, lambda: target(*args))
 
     def start(self) -> None:
-        """Begin with the next turn."""
+        """Run from the next turn on."""
         Network.current.turns.add(self._task)
 
 
 class Event:
-    """Stands in for `threading.Event`: it is never set, and to wait for it takes its time."""
+    """Stands in for `threading.Event`: it is never set, and each wait ends by its timeout."""
 
     def is_set(self) -> bool:
-        """It never is."""
+        """Whether it is set: never."""
         return False
 
     def wait(self, seconds: float) -> bool:
-        """Wait in vain."""
+        """Wait until the timeout."""
         Network.current.wait(seconds)
         return False
 
@@ -49,15 +49,15 @@ class Queue:
     """Stands in for `FastQueue`."""
 
     def __init__(self) -> None:
-        """It is empty."""
+        """An empty queue."""
         self._waiting: deque[Any] = deque()
 
     def put(self, item: Any) -> None:
-        """Append something."""
+        """Append an item."""
         self._waiting.append(item)
 
     def get(self) -> Any:
-        """Wait for the next one."""
+        """Wait for the next item."""
         Network.current.turns.wait(lambda: bool(self._waiting))
         return self._waiting.popleft()
 
@@ -74,25 +74,25 @@ CLOCK = SimpleNamespace(
 
 
 class Library:
-    """Stands in for `MooncakeTransferEngine` of the server at work: it says when it has moved what it was given."""
+    """Stands in for the `MooncakeTransferEngine` of the current server: it returns when a transfer is done."""
 
     def __init__(self) -> None:
-        """A session that is named by its address and port."""
+        """Name the session by the server's address and port."""
         network = Network.current
         self._life = network.life(network.here)
         self._session = f"{address(network.here)}:{1 + network.lives[network.here]}"
         self._posted = 0
 
     def get_session_id(self) -> str:
-        """The name by which the other server finds it."""
+        """The name by which the other server finds this session."""
         return self._session
 
     def batch_register(self, *_: object) -> int:
-        """Any memory will do."""
+        """Do nothing: any memory may be transferred."""
         return 0
 
     def batch_transfer_sync(self, session: str, sources: list[int], targets: list[int], lengths: list[int]) -> int:
-        """Write into the other server's memory; not 0 if that has failed, or takes too long."""
+        """Write into the other server's memory. Returns 0, or -1 if that has failed or takes too long."""
         network = Network.current
         self._posted += 1
         number, takes, faults, to = self._posted, network.moves(), network.faults, reached(session)
@@ -114,13 +114,13 @@ class Library:
         return 0
 
     def send_probe(self, session: str) -> int:
-        """Whether the other server is there."""
+        """0 if the other server answers."""
         return 0 if Network.current.answers(reached(session)) else -1
 
 
 @contextmanager
 def played(modules: Any, network: Network) -> Iterator[None]:
-    """Let the engine's transfers run on a network. `modules` are those of a release that know of it."""
+    """Run the engine's transfers on a network. `modules` are the release's modules that use a network."""
     threading = modules.common.threading
     threads = SimpleNamespace(
         **{name: getattr(threading, name) for name in ("Lock", "RLock", "local", "Condition")},

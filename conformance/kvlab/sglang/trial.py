@@ -21,34 +21,34 @@ from kvlab.sglang.release import load
 from kvlab.stubs import EngineError
 
 RUNS = 60
-"""Runs that look for one issue."""
+"""The number of runs that look for one issue."""
 PAIRS_EVERY = 4
 """One seed of so many drives a prefill and a decode server besides."""
 STORED_EVERY = 3
-"""One walk of so many has a storage behind the host, in releases whose scheduler is not driven."""
+"""One walk of so many has a storage behind the host tier, in releases whose scheduler is not driven."""
 RANKS_EVERY = 6
-"""One seed of so many drives the ranks of one server, in the place of a walk."""
+"""One seed of so many drives the ranks of one server instead of a walk."""
 
 
 def trial(folder: Path) -> Trial:
     """The release in `folder`.
 
     Raises:
-        EngineError: it holds none that can be driven.
+        EngineError: the folder holds no release that can be driven.
     """
     release = load(folder)
     try:
         injected = defects(release) if release.unified else []
-        # A release in between changes names that only a run comes to.
+        # Only a run fails on some names that an unknown release has changed.
         (driver.run if release.scheduled else walk.run)(release, 0)
-        # Or names that hooks need.
+        # Only hooks fail on some others.
         Attached(release, CheckedTrace(), Stream, Event).hooks.detach()
     except Exception as error:
         raise EngineError(f"its scheduler cannot be driven: {type(error).__name__}: {error}") from error
     drive = Attachment(lambda trace: Attached(release, trace, Stream, Event))
     fixes = partial(fix, release)
     avoided: list[Patches] = []
-    """As long as the known issues are fixed, two servers bring none of the others out either."""
+    """Not empty while the known issues are fixed: then drives of two servers avoid the issues without a fix."""
 
     def fix_all(patches: Patches) -> None:
         avoided[:] = [patches]
@@ -77,7 +77,7 @@ def trial(folder: Path) -> Trial:
     runs = ({"pair": drive_pair} if release.pairs else {}) | ({} if release.scheduled else {"storage": drive_stored})
 
     def searched(one: Known) -> Known:
-        """An issue of two servers, or of a storage, is looked for in drives of these."""
+        """Look for an issue of two servers, or of a storage, in drives of these."""
         found_in = runs.get(one.issue.id.partition("-")[0])
         return one if found_in is None else Known(one.issue, found_in, partial(fixes, but=one.issue.fix), RUNS)
 
@@ -91,7 +91,7 @@ def trial(folder: Path) -> Trial:
 def _run(release: Release, seed: int, attached: Attached, checked: CheckedTrace) -> str:
     """By turns: its scheduler with a host tier; a walk, or ranks of a server; and without a host tier, if it can be so.
 
-    In a walk transfers are closer to launches than the scheduler's barriers let them be.
+    In a walk transfers are closer to launches than the scheduler's barriers permit.
     """
     if release.scheduled and seed % RANKS_EVERY == 1:
         attached.hooks.detach()

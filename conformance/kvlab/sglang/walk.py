@@ -1,8 +1,8 @@
-"""Random overlapping walks over a release's host cache, in the order in which its scheduler does things.
+"""Random overlapping walks over a release's host cache, in the order of its scheduler.
 
-A walk schedules, launches on the forward stream, and takes in the results of the launch before: one launch is in
-flight while requests finish, publish and are retracted, prompts are cut into chunks, pages are written to the host and
-loaded back. How far the streams have got is drawn at random.
+A walk schedules, launches on the forward stream, and takes in the results of the previous launch: one launch is in
+flight while requests finish, publish and are retracted, prompts are cut into chunks, and pages are written to the host
+and loaded back. Streams make progress at random.
 """
 
 import random
@@ -26,21 +26,21 @@ MOST_STEPS = 5_000
 
 @dataclass(eq=False)
 class Turn:
-    """A request, as the walk sees it."""
+    """A request of a walk."""
 
     req: Any
     tokens: list[int]
     output: int
     named: dict[str, Any]
-    """Its extra key, salt and adapter."""
+    """Its extra key, salt and adapter, if any."""
     done: int = 0
-    """Positions that a launch has been queued for."""
+    """The positions for which a launch has been queued."""
     gone: bool = False
 
 
 @dataclass
 class Batch:
-    """The batch of one launch, with the attributes of the release's own batch."""
+    """The batch of one launch. It has attributes of the release's own batch."""
 
     reqs: list[Any]
     prefix_lens: list[int]
@@ -53,11 +53,11 @@ class Worker:
     """Stands in for `TpModelWorker`: a forward pass waits for its load layer by layer, and samples."""
 
     def __init__(self, memory: UnifiedMemory | RadixMemory) -> None:
-        """The forward stream of one memory."""
+        """Make the forward stream of one memory."""
         self._counter = memory.controller.layer_done_counter
         self.forward_stream = Stream()
         self.rows_read = Event()
-        """The last launch has read its rows: a walk waits for no more, so that transfers are close to launches."""
+        """The last launch has read its rows. A walk waits only for this, so that transfers are close to launches."""
         self.reads_rows: Callable[[list[Any], list[int]], None] = lambda *_: None
         self.launched: Callable[[list[Any], list[int], list[int]], object] = lambda *_: None
 
@@ -73,9 +73,9 @@ class Worker:
 
 
 def barrier(scheduler: str) -> str:
-    """Before what the overlapping loop of a scheduler, its source, waits for what the launch in flight reads.
+    """The point at which the overlapping loop in a scheduler's source waits for the launch in flight to read its rows.
 
-    "schedule": before it schedules; "results": before it takes in results, which is earlier; empty: before nothing.
+    "schedule": before it schedules; "results": before it takes in results, which is earlier; empty: never.
     """
     loop = scheduler.partition("def event_loop_overlap")[2].partition("\n    def ")[0]
     waits = max(loop.find("self._apply_war_barrier()"), loop.find("self.schedule_stream.wait_stream"))
@@ -88,7 +88,7 @@ class Walk:
     """One walk."""
 
     def __init__(self, release: Release, seed: int, threads: Threads | None = None) -> None:
-        """A memory, small enough that pages are evicted and loaded back; with the threads of its storage, if any."""
+        """Make a memory so small that pages are evicted and loaded back. `threads` are those of its storage, if any."""
         self._threads = threads
         rng = random.Random(seed)
         page_size = rng.choice([1, 2, 4])
@@ -109,7 +109,7 @@ class Walk:
         self._rng = rng
         self.memory = make(release, self._shape)
         self.worker = Worker(self.memory)
-        # The scheduler's own wiring, in the releases that have it.
+        # As the scheduler of releases that have these fences.
         for fence in ("load_fence_stream", "write_fence_stream"):
             if hasattr(self.memory.controller, fence):
                 setattr(self.memory.controller, fence, self.worker.forward_stream)
@@ -129,7 +129,7 @@ class Walk:
             self._traffic.loop(MOST_STEPS)
             self.memory.cache.check_hicache_events()
             self.memory.cache.take_events()
-            # Nothing serves the adapters here: only their ids count.
+            # The walk only needs the ids of adapters, and sends no messages.
             self._tenants.messages()
             least = int(not (self._waiting or self._running))
             for turn in self._traffic.arriving(self._request, least=least):
@@ -149,7 +149,7 @@ class Walk:
         self.idle()
 
     def idle(self) -> None:
-        """All transfers come to their end."""
+        """Complete all transfers."""
         for _ in range(3):
             for stream in Stream.all:
                 stream.synchronize()
@@ -180,7 +180,7 @@ class Walk:
     def _prefill(self) -> Batch | None:
         memory, batch = self.memory, Batch([], [], [], [])
         if self._chunked is not None:
-            # The chunk before is published while its launch may still be in flight.
+            # The previous chunk is published while its launch may still be in flight.
             memory.next_chunk(self._chunked.req, self._chunked.done)
             if not self._add(self._chunked, batch):
                 self._retract(self._chunked)
@@ -199,13 +199,13 @@ class Walk:
                 self._retract(turn)
                 break
         if not batch.turns:
-            # A load that was queued is started all the same, with the next batch that runs.
+            # A queued load starts nevertheless, with the next batch that runs.
             return None
         batch.hicache_consumer_index = memory.cache.ready_to_load_host_cache()
         return batch
 
     def _add(self, turn: Turn, batch: Batch) -> bool:
-        """One chunk of a prompt; whether there was room."""
+        """Add one chunk of a prompt to the batch. Returns whether there was room."""
         upto = min(len(turn.tokens), turn.done + self._chunk)
         if not self.memory.extend(turn.req, upto):
             return False
@@ -243,7 +243,7 @@ class Walk:
         return not turn.gone
 
     def _retract(self, turn: Turn) -> None:
-        """Its pages go back while a launch may still write them; it waits again."""
+        """Free its pages, which a launch may still write, and queue it again."""
         turn.gone = True
         if turn in self._running:
             self._running.remove(turn)
@@ -287,9 +287,9 @@ class Walk:
 
 
 def run(release: Release, seed: int, attached: Attached | None = None, *, storage: bool = False) -> str:
-    """One walk, with a storage behind the host or without; the same seed gives the same one.
+    """One walk, with or without a storage behind the host tier; the same seed gives the same walk.
 
-    The result is the error of the release that ended it, or nothing.
+    Returns the error of the release that ended it, or an empty string.
     """
     behind = stored(release, seed) if storage else nullcontext()
     with stood_in(release.torch, seed), Patches() as patches, behind as threads:
