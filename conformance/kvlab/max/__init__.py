@@ -1,1 +1,1 @@
-"""Modular MAX from an unpacked wheel: its own scheduler, batches and KV cache, between a stand-in model and clients."""
+"""Modular MAX from an unpacked wheel: its own scheduler, batches and KV cache, between a stub model and clients."""

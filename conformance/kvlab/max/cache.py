@@ -1,4 +1,4 @@
-"""Makes MAX's own cache manager, without a device's memory: leaves of one slab, their pools and their coordinators."""
+"""Makes MAX's own cache manager without device memory: leaves of one slab, their pools and their coordinators."""
 
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -8,16 +8,16 @@ import msgspec
 from kvattach.max.modules import Engine
 
 LAYERS = 2
-"""Layers of a recurrent state: rows of its pool."""
+"""The number of layers of a recurrent state: rows of its pool."""
 
 
 class Leaf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One leaf of the cache: how far back its layers read, and how many of its blocks a huge block is."""
+    """One leaf of the cache: its kind, the window of its layers, and its number of blocks in a huge block."""
 
     kind: Literal["full", "window", "recurrent", "scratch"]
     ratio: int = 1
     window: int = 0
-    """Tokens that are attended to, the one that asks among them."""
+    """The number of attended tokens, including the query's own."""
 
 
 def make(
@@ -35,7 +35,7 @@ def make(
 ) -> Any:
     """A `JengaKVCacheManager` with these leaves.
 
-    A block has `page_size` tokens, a chunk at most `budget`; without one a prompt is computed as a whole.
+    A block has `page_size` tokens, a chunk at most `budget`. Without a budget prompts are not chunked.
     """
     regions = {name: _region(engine, name, leaf, page_size) for name, leaf in leaves.items()}
     infos = {name: engine.manager.KVLeafInfo(leaf.ratio, regions[name].group_id) for name, leaf in leaves.items()}
@@ -69,7 +69,7 @@ def _region(engine: Engine, name: str, leaf: Leaf, page_size: int) -> Any:
 
 
 def _params(engine: Engine, regions: Any, page_size: int, replicas: int, caching: bool, connector: Any) -> Any:
-    """Stands in for the cache's parameters, as far as its manager reads them."""
+    """Stands in for those parameters of the cache that its manager reads."""
     states: dict[str, list[Any]] = {f"{name}/pool": [] for name, region in regions.items() if hasattr(region, "region")}
     kinds = engine.params.KVConnectorType
     return SimpleNamespace(

@@ -1,4 +1,4 @@
-"""Stands in for the device behind MAX's cache: tables that are staged for it, and a pipeline that runs no model."""
+"""Stands in for the device behind MAX's cache: staged tables, and a pipeline that runs no model."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from kvlab.tokens import Tokens
 
 
 class _Array:
-    """A buffer of the host."""
+    """A buffer on the host."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self._array = numpy.zeros(shape, numpy.uint32)
@@ -22,10 +22,10 @@ class _Array:
 
 
 class Stager:
-    """Stands in for `GraphInputStager`: what a forward pass stages, on one device."""
+    """Stands in for `GraphInputStager`: the staged inputs of a forward pass, on one device."""
 
     def __init__(self, described: Sequence[Any]) -> None:
-        """Nothing is kept of what may be staged."""
+        """Ignore the descriptions of the inputs."""
 
     @contextmanager
     def stage(self) -> Iterator["Stager"]:
@@ -33,35 +33,35 @@ class Stager:
         yield self
 
     def get(self, name: str, shape: tuple[int, ...]) -> tuple[_Array, tuple[_Array, ...]]:
-        """The buffer to be filled, and that on the device."""
+        """The buffer to fill, and the buffer on the device."""
         made = _Array(shape)
         return made, (made,)
 
 
 class Pipeline:
-    """Stands in for MAX's pipelines: the answer of a pass is what `tokens` has for it.
+    """Stands in for MAX's pipelines: `tokens` gives the result of a pass.
 
-    The order is that of `OverlapTextGenerationPipeline._execute`: a pass is launched, the one before is waited for, its
-    tokens replace their placeholders, and the cache takes a step. Without `overlap` a pass is waited for at once.
+    The order is that of `OverlapTextGenerationPipeline._execute`: it launches a pass, waits for the previous one,
+    replaces the placeholders by that one's tokens, and steps the cache. Without `overlap` it waits for a pass at once.
     """
 
     def __init__(self, engine: Engine, attached: Attached, tokens: Tokens, cache: Any, *, overlap: bool) -> None:
-        """Nothing is launched."""
+        """Make a pipeline without launches."""
         self._future: int = engine.context.FUTURE_TOKEN
         self._attached, self._tokens, self._cache, self._overlap = attached, tokens, cache, overlap
         self._launched: tuple[Launch, list[Any], list[int]] | None = None
         self._sampled: dict[Any, int] = {}
-        """Request -> its last token, as the device has it."""
+        """Request -> its last token on the device."""
 
     def has_pending_outputs(self) -> bool:
-        """Whether a pass was launched and not waited for."""
+        """Whether a launched pass has not been waited for."""
         return self._launched is not None
 
     def release(self, request: Any) -> None:
-        """A request has left: nothing of it is kept here but the cache."""
+        """Do nothing: the pipeline keeps no state of a finished request."""
 
     def execute(self, inputs: Any) -> dict[Any, Any]:
-        """Launch a pass, and answer the tokens of the one before, or its own."""
+        """Launch a pass. Returns the tokens of the previous pass with `overlap`, otherwise of this one."""
         batch, outputs, launch = inputs.flat_batch, {}, None
         if inputs:
             self._cache.runtime_inputs(inputs.batches)
@@ -92,7 +92,7 @@ class Pipeline:
         return token
 
     def _answer(self) -> dict[Any, Any]:
-        """Wait for the last pass, and give its requests their tokens."""
+        """Wait for the last pass, and update its requests with their tokens."""
         outputs: dict[Any, Any] = {}
         if self._launched is None:
             return outputs

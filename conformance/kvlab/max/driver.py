@@ -1,7 +1,7 @@
 """Runs MAX's own scheduler on random requests and aborts: its batches, its cache manager and its compiled pool.
 
-A stub replaces the pipeline. It runs no model, and gives each request the token that is due. With a host tier, the
-driver decides when transfers make progress. At the end nothing may be held, and each prompt is served once more.
+A stub replaces the pipeline. It runs no model, and gives each request its expected token. With a host tier, the driver
+decides when transfers make progress. At the end no block may be held, and the last prompts are served once more.
 """
 
 import queue
@@ -26,7 +26,7 @@ from kvlab.traffic import EOS, Done, Traffic
 
 MOST_STEPS = 4_000
 LONGEST = 12
-"""The longest request, in blocks, where the memory has room for it."""
+"""The longest request in blocks, if the memory has room for it."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Shape:
     budget: int
     chunked: bool
     mixed: bool
-    """Whether prompts are computed beside decodes."""
+    """Whether a pass computes prompts together with decodes."""
     overlap: bool
     caching: bool
     alphabet: int
@@ -52,19 +52,19 @@ class Shape:
     failures: float = 0.0
     """The probability that a load from the host tier fails."""
     resets: float = 0.0
-    """How often the prefix cache forgets all that it alone holds."""
+    """The probability per step of a reset of the prefix cache."""
     least: int = 0
-    """The shortest piece of a prompt; 0: any."""
+    """The shortest chunk of a prompt; 0: no minimum."""
     piece: int = 0
-    """The longest piece of a prompt in one pass; 0: all that the budget has."""
+    """The longest chunk of a prompt in one pass; 0: the whole budget."""
     every: int = 1
     """While other requests decode, only every so many passes compute prompts."""
     balanced: bool = False
-    """Whether a prompt waits for a replica, and goes to the one that has most of it cached."""
+    """Whether a prompt waits for the replica that has cached the most of it."""
 
     @classmethod
     def drawn(cls, rng: random.Random) -> "Shape":
-        """A memory small enough that blocks are evicted, and prompts that share beginnings."""
+        """A memory small enough for evictions, and prompts with common prefixes."""
         page_size, batch = rng.choice([2, 4, 8]), rng.randint(1, 5)
         return cls(
             leaves=_leaves(rng, page_size),
@@ -112,7 +112,7 @@ def _leaves(rng: random.Random, page_size: int) -> dict[str, Leaf]:
 
 @dataclass
 class _Clients:
-    """The clients of one run: their requests, and the answers to them."""
+    """The clients of one run, their requests and their answers."""
 
     engine: Engine
     attached: Attached
@@ -123,11 +123,11 @@ class _Clients:
     requests: "queue.SimpleQueue[Any]" = field(default_factory=queue.SimpleQueue)
     cancels: "queue.SimpleQueue[Any]" = field(default_factory=queue.SimpleQueue)
     left: set[str] = field(default_factory=set)
-    """Requests whose clients have gone away."""
+    """Requests whose clients have disconnected."""
     prompts: list[tuple[list[int], str | None]] = field(default_factory=list)
 
     def ask(self, prompt: list[int] | None = None, salt: str | None = None) -> None:
-        """Send a request; without a prompt one is drawn."""
+        """Send a request with this prompt, or with a random one."""
         traffic, of, rng = self.traffic, self.engine.context, self.traffic.rng
         if prompt is None:
             prompt = traffic.prompt(rng.randint(1, self.longest - 1))[: self.longest - 1]
@@ -151,7 +151,7 @@ class _Clients:
         return self.engine.request.RequestID(name)
 
     def arrive(self) -> None:
-        """Clients send requests, or go away."""
+        """Clients send requests, or disconnect."""
         self.traffic.arriving(self.ask)
         name = self.traffic.aborted(self.shape.aborts)
         if name is not None:
@@ -159,7 +159,7 @@ class _Clients:
             self.cancels.put([self._id(name)])
 
     def put_nowait(self, results: dict[Any, Any]) -> None:
-        """The scheduler's answers."""
+        """Take the scheduler's answers."""
         for request, result in results.items():
             name = str(request)
             if name in self.left or result.result is None:
@@ -179,7 +179,7 @@ def run(
     shape: Shape | None = None,
     report: Callable[[Finding], None] = ignored,
 ) -> str:
-    """Drive one scheduler until all its requests have left. Returns the error with which it gave up, if any.
+    """Drive one scheduler until all requests have ended. Returns the error that it raised, if any.
 
     The same seed gives the same run. `report` takes findings on tokens.
     """
@@ -268,7 +268,7 @@ def _step(scheduler: Any, tier: Tier | None, rng: random.Random) -> None:
 
 
 def _drain(scheduler: Any, tier: Tier | None) -> None:
-    """Wait for the last pass, for clients that have gone away, and for copies."""
+    """Wait for the last pass, for cancelled requests, and for copies."""
     for _ in range(4):
         scheduler.run_iteration()
         if tier is not None:

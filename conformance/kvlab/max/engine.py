@@ -27,7 +27,7 @@ STUBS = (
     "max.profiler",
     "max.serve",
 )
-"""Device, graphs, models and servers, which need the packages that come beside the wheel."""
+"""Modules of device, graphs, models and servers. They need packages outside the wheel."""
 
 REAL = (
     "max.nn.kv_cache",
@@ -39,17 +39,17 @@ REAL = (
     "max.serve.scheduler",
     "max.serve.scheduler_result",
 )
-"""The parts that are driven: the scheduler, its batches, the contexts of requests, the cache."""
+"""The driven modules: the scheduler, its batches, the contexts of requests, the cache."""
 
 ABSENT = ("opentelemetry", "llguidance", "transformers", "PIL", "zmq", "pydantic_settings")
-"""Packages that these import and do not need."""
+"""Packages that the driven modules import but do not need."""
 
 
 def load(folder: Path) -> Engine:
     """The engine's modules from an unpacked wheel. A process can hold one release.
 
     Raises:
-        EngineError: the folder holds none, or numpy, pydantic or psutil is not installed.
+        EngineError: the folder holds no such wheel, or numpy, pydantic or psutil is not installed.
     """
     needs = ("numpy", "pydantic", "psutil", "msgspec")
     first = importable("max", "MAX", folder, holds="_kv_core.so", needs=needs, stubs=STUBS, real=REAL, absent=ABSENT)
@@ -79,6 +79,6 @@ def load(folder: Path) -> Engine:
 
 
 def _stand_ins(of: Any) -> None:
-    """Stand-ins that are more than nothing: what decorates, and what is written for the device."""
+    """Make the stubs that need behaviour: decorators, and modules for the device."""
     of("max.profiler").traced = lambda function: function
     of("max.pipelines.graph_input_stager").GraphInputStager = Stager

@@ -5,12 +5,12 @@ from kvlab.injection import Defect
 
 
 def defects(engine: Engine) -> list[Defect]:
-    """Twenty defects. The code of the compiled pool cannot be changed, so none is in it."""
+    """Twenty defects, none in the compiled pool, whose code cannot be changed."""
     return [*_requests(engine), *_content(engine), *_transfers(engine)]
 
 
 def _requests(engine: Engine) -> list[Defect]:
-    """Defects in the holding of requests' blocks."""
+    """Defects in allocating and freeing the blocks of requests."""
     group, full = engine.groups.KVGroupCoordinatorInterface, engine.groups.FullKVGroupCoordinator
     window, state = engine.groups.SlidingWindowKVGroupCoordinator, engine.recurrent.RecurrentKVGroupCoordinator
     constructor = engine.constructor.TextBatchConstructor
@@ -59,7 +59,7 @@ def _requests(engine: Engine) -> list[Defect]:
 
 
 def _content(engine: Engine) -> list[Defect]:
-    """Defects in the names of blocks, and in states."""
+    """Defects in the hashes of blocks, and in states."""
     state = engine.recurrent.RecurrentKVGroupCoordinator
     manager, cache = engine.manager.JengaBlockManager, engine.cache.JengaKVCacheManager
     filled = "ctx.tokens.processed_length // self._block_size"
@@ -105,7 +105,7 @@ def _content(engine: Engine) -> list[Defect]:
 
 
 def _transfers(engine: Engine) -> list[Defect]:
-    """Defects in copies between replicas, and in those to a host tier and back."""
+    """Defects in copies between replicas, and to and from a host tier."""
     manager = engine.manager.JengaBlockManager
     return [
         Defect(

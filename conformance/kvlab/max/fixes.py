@@ -1,6 +1,6 @@
-"""Fixes of MAX's known issues: a finding that remains is a new issue, or a fault of ours.
+"""Fixes of MAX's known issues: a remaining finding is a new issue, or a defect of kvspec.
 
-Each fix is the smallest that removes the issue, and no proposal.
+Each fix is the smallest that removes the issue, not a proposal.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from kvlab.issues import remaining
 
 
 def chunks_are_reserved(engine: Engine, patches: Patches) -> None:
-    """A window is reserved all blocks of the request: a chunk, or a prompt, draws them at once."""
+    """Reserve all blocks of a request for a window: a chunk or a prompt allocates them at once."""
     region = engine.params.PagedKVLeafRegion
 
     def fixed(self: Any, num_blocks: int, *, enable_prefix_caching: bool) -> int:
@@ -22,7 +22,7 @@ def chunks_are_reserved(engine: Engine, patches: Patches) -> None:
 
 
 def own_huge_blocks_come_first(engine: Engine, patches: Patches) -> None:
-    """A leaf takes another huge block only where none of its own has a free block."""
+    """A leaf takes a new huge block only if none of its own has a free block."""
     pool = engine.core.JengaBlockPool
     alloc, touch, uncommit = pool.alloc_block, pool.touch, pool.uncommit_block
 
@@ -44,7 +44,7 @@ def own_huge_blocks_come_first(engine: Engine, patches: Patches) -> None:
 
 
 def hits_that_do_not_fit_are_given_up(engine: Engine, patches: Patches) -> None:
-    """A request that is alone, and does not fit with what is cached for it, is served without that."""
+    """A request that is alone, and does not fit together with its hit, is served without the hit."""
     manager, error = engine.manager.JengaBlockManager, engine.core.InsufficientBlocksError
     alloc = manager.alloc
 
@@ -66,7 +66,7 @@ def hits_that_do_not_fit_are_given_up(engine: Engine, patches: Patches) -> None:
 
 
 def prefills_that_hold_blocks_are_preempted(engine: Engine, patches: Patches) -> None:
-    """Before a prompt that does not fit ends the worker, one between two chunks gives its blocks back."""
+    """Before a prompt that does not fit ends the worker, a request between two chunks is preempted."""
     constructor = engine.constructor.TextBatchConstructor
     fatal = constructor._is_insufficient_blocks_fatal
 
@@ -77,7 +77,7 @@ def prefills_that_hold_blocks_are_preempted(engine: Engine, patches: Patches) ->
 
 
 def failures_of_an_earlier_claim_are_forgotten(engine: Engine, patches: Patches) -> None:
-    """A load that fails after its request was put back says nothing about what the request has then."""
+    """A load that fails after its request was released does not affect the request's later blocks."""
     manager = engine.manager.JengaBlockManager
     release = manager.release
 
@@ -91,7 +91,7 @@ def failures_of_an_earlier_claim_are_forgotten(engine: Engine, patches: Patches)
 
 
 def half_drawn_loads_are_given_back(engine: Engine, patches: Patches) -> None:
-    """Blocks that were drawn for a load go back where the others cannot be had, and the load is a miss."""
+    """If not all blocks for a load can be allocated, the allocated ones are freed, and the load is a miss."""
     drawn = """rows = {
         leaf_id: [pool.alloc_block(leaf_id) for _ in range(num_blocks)]
         for leaf_id, num_blocks in held.items()
@@ -118,14 +118,14 @@ FIXES = {
     "load-draws-half": half_drawn_loads_are_given_back,
     "prefill-holds-blocks": prefills_that_hold_blocks_are_preempted,
 }
-"""Known issue -> the patch that takes it away."""
+"""Known issue -> the patch that fixes it."""
 
 
 WITH = {"load-draws-half": "room-promised-twice"}
-"""An issue that only shows together with another one: room is promised that is not there."""
+"""Known issue -> the other issue without which it does not occur: the room that was promised is missing."""
 
 
 def fix(engine: Engine, patches: Patches, but: str = "") -> None:
-    """All of them, but for the one of this name and the one that it needs; undoing `patches` puts the issues back."""
+    """Apply all fixes except the named one and the one that it needs. Undoing `patches` restores the issues."""
     for one in remaining(FIXES, but, WITH):
         one(engine, patches)

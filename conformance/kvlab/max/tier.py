@@ -1,7 +1,7 @@
-"""A host tier behind MAX's connector interface, in the place of the one whose compiled part is in no public wheel.
+"""A host tier behind MAX's connector interface. It replaces MAX's own, whose compiled part is in no public wheel.
 
-Copies are queued, and complete when the driver lets them, in any order; a load may be refused, or fail. It holds so
-many blocks of each leaf, and gives up the one that was used least recently.
+Copies are queued; the driver completes them, in any order. A load may be refused, or fail. The tier holds a number of
+blocks of each leaf, and evicts the least recently used.
 """
 
 import random
@@ -16,16 +16,16 @@ from kvspec.memory.events import OpId
 
 
 class Copy:
-    """A transfer of blocks between a device and the host, as the cache manager polls it."""
+    """A transfer of blocks between a device and the host, which the cache manager polls."""
 
     def __init__(self, attached: Attached, number: OpId, blocks: Mapping[str, Sequence[int]]) -> None:
-        """It is queued. `blocks`: those of the device that it needs until it is done."""
+        """Make a queued transfer. `blocks`: the device's blocks that it needs until it is done."""
         self._attached, self._number, self.g0_blocks_per_leaf = attached, number, blocks
         self.done = self._seen = False
         self.error: Exception | None = None
 
     def is_complete(self) -> bool:
-        """Whether it is done; raises what a load has failed with."""
+        """Whether it is done. Raises the error of a failed load."""
         if self.done and not self._seen:
             self._seen = True
             self._attached.copied(self._number, failed=self.error is not None)
@@ -34,7 +34,7 @@ class Copy:
         return self.done
 
     def synchronize(self) -> None:
-        """Nothing waits for it."""
+        """Do nothing: nothing waits for it."""
 
 
 class Tier:
@@ -43,16 +43,16 @@ class Tier:
     name = "host tier"
 
     def __init__(self, engine: Engine, attached: Attached, rng: random.Random, size: int, failures: float) -> None:
-        """Nothing is kept. `size`: blocks of each leaf; `failures`: how often a load is refused, or fails."""
+        """Make an empty tier. `size`: blocks of each leaf; `failures`: how often a load is refused, or fails."""
         self._of, self._attached, self._rng = engine.connector, attached, rng
         self._size, self._failures = size, failures
         self.leaves: dict[str, Any] = {}
-        """The leaves that it keeps."""
+        """The leaves whose blocks the tier keeps."""
         self._kept: dict[str, OrderedDict[bytes, None]] = {}
         self._coming: set[tuple[str, bytes]] = set()
-        """Blocks that are still to be written."""
+        """Blocks whose copies to the host are in flight."""
         self._flying: list[tuple[Copy, list[tuple[str, bytes]], bool]] = []
-        """Copies that are not done, their blocks, and whether these come from a device."""
+        """Copies in flight, their blocks, and whether they come from a device."""
         self.metrics = engine.manager.KVCacheMetrics()
         self.host_byte_count = self.disk_byte_count = SimpleNamespace(free=0, total=0)
 
@@ -62,7 +62,7 @@ class Tier:
         self._kept = {leaf: OrderedDict() for leaf in leaves}
 
     def lookup(self, names: Sequence[bytes], replica_idx: int = 0, hint: Any = None) -> dict[str, list[bool]]:
-        """Which blocks each leaf has."""
+        """For each leaf, which blocks the tier has."""
         return {leaf: [name in kept for name in names] for leaf, kept in self._kept.items()}
 
     def load(
@@ -89,7 +89,7 @@ class Tier:
         block_hashes: Mapping[str, Sequence[bytes]],
         replica_idx: int = 0,
     ) -> Any:
-        """Copy blocks to the host that are not there yet."""
+        """Copy blocks to the host that it does not have."""
         taken: dict[str, list[tuple[int, bytes]]] = {}
         for leaf, blocks in block_ids.items():
             for block, name in zip(blocks, block_hashes[leaf], strict=True):
@@ -104,7 +104,7 @@ class Tier:
         return copy
 
     def _room(self, leaf: str) -> bool:
-        """Make room for one more block; one that is copied to a device stays."""
+        """Make room for one more block; blocks in flight to a device stay. Returns whether there is room."""
         kept, needed = self._kept[leaf], {block for _, blocks, _ in self._flying for block in blocks}
         full = len(kept) + sum(one == leaf for one, _ in self._coming) >= self._size
         gone = next((name for name in kept if (leaf, name) not in needed), None) if full else None
@@ -114,19 +114,19 @@ class Tier:
         return not full or gone is not None
 
     def touch(self, names: Sequence[bytes], replica_idx: int = 0) -> None:
-        """Blocks are used."""
+        """Mark blocks as recently used."""
         for kept in self._kept.values():
             for name in names:
                 if name in kept:
                     kept.move_to_end(name)
 
     def advance(self, rng: random.Random) -> None:
-        """Let some copies be done, or none."""
+        """Complete a random number of copies."""
         while self._flying and rng.random() < 0.5:
             self._finish(rng.randrange(len(self._flying)))
 
     def finish(self) -> None:
-        """Let all copies be done."""
+        """Complete all copies."""
         while self._flying:
             self._finish(0)
 
@@ -139,11 +139,11 @@ class Tier:
             self._attached.kept(leaf, name)
 
     def poll_transfers(self) -> None:
-        """Nothing is left behind."""
+        """Do nothing."""
 
     def reset_prefix_cache(self) -> None:
-        """Keep what is kept."""
+        """Do nothing: the host's blocks stay."""
 
     def take_metrics(self) -> Any:
-        """No figures."""
+        """Metrics without values."""
         return self.metrics

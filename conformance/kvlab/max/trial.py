@@ -19,7 +19,7 @@ def trial(folder: Path) -> Trial:
     """The unpacked wheel in `folder`.
 
     Raises:
-        EngineError: it holds none.
+        EngineError: the folder holds no such wheel.
     """
     engine = load(folder)
     drive = Attachment(partial(Attached, engine))
@@ -33,12 +33,12 @@ def trial(folder: Path) -> Trial:
 
 
 def _from_host(events: Sequence[MemoryEvent]) -> bool:
-    """A block comes back from the host."""
+    """Whether a block is loaded from the host."""
     return any(source.pool == HOST for event in events if isinstance(event, Begin) for source, _ in event.copies)
 
 
 def _from_peers(events: Sequence[MemoryEvent]) -> bool:
-    """A block comes from another replica."""
+    """Whether a block is copied from another replica."""
     copies = [pair for event in events if isinstance(event, Begin) for pair in event.copies]
     return any({source.pool, target.pool} == {"kv0", "kv1"} for source, target in copies)
 

@@ -89,7 +89,7 @@ def trial(folder: Path) -> Trial:
 
 
 def _run(release: Release, seed: int, attached: Attached, checked: CheckedTrace) -> str:
-    """By turns: its scheduler with a host tier; a walk, or ranks of a server; and without a host tier, if it can be so.
+    """Run in turn the scheduler with a host tier, a walk or ranks, and the scheduler without a host tier if possible.
 
     In a walk transfers are closer to launches than the scheduler's barriers permit.
     """

@@ -1,1 +1,1 @@
-"""vLLM: its own scheduler, hooked, driven on a CPU without a model, and with injected faults."""
+"""vLLM: its own scheduler with hooks, driven on a CPU without a model, and with injected faults."""

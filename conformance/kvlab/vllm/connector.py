@@ -10,7 +10,7 @@ from kvlab.vllm.workload import Workload
 
 @dataclass
 class Load:
-    """One load: a request's tokens from `start` to `end`, into the pages that it holds there."""
+    """One load: a request's tokens from `start` to `end`, into its pages at these positions."""
 
     request: str
     start: int
@@ -23,7 +23,7 @@ class Load:
 class Connector:
     """A connector for vLLM's scheduler that answers from a seeded random source.
 
-    It has a prefix of every prompt, of random length. An asynchronous load is in flight until `arrived` completes it; a
+    It has a prefix of random length of every prompt. An asynchronous load is in flight until `arrived` completes it; a
     synchronous one is part of its step.
     """
 
@@ -32,10 +32,10 @@ class Connector:
     dice: random.Random = field(init=False)
     planned: dict[str, tuple[int, int, bool]] = field(default_factory=dict)
     starting: list[Load] = field(default_factory=list)
-    """Loads that start with the step that is being scheduled."""
+    """Loads that start with the step that is currently scheduled."""
     under_way: dict[str, Load] = field(default_factory=dict)
     sending: list[str] = field(default_factory=list)
-    """Finished requests whose pages are being sent away."""
+    """Finished requests whose pages are being sent."""
     asked: dict[str, int] = field(default_factory=dict)
 
     requires_kv_delivery = False
@@ -78,7 +78,7 @@ class Connector:
         return loads
 
     def request_finished(self, request: Any, block_ids: Any) -> tuple[bool, None]:
-        """Whether the pages are sent away, and freed only then. Those of an aborted request are not."""
+        """Whether the pages are sent and then freed. Those of an aborted request are not sent."""
         sent = "ABORT" not in str(request.status) and "ERROR" not in str(request.status)
         if sent and self.dice.random() < self.work.stores:
             self.sending.append(request.request_id)
@@ -86,7 +86,7 @@ class Connector:
         return False, None
 
     def request_finished_all_groups(self, request: Any, block_ids: Any) -> tuple[bool, None]:
-        """As `request_finished`; the pages of every group."""
+        """As `request_finished`, for the pages of every group."""
         return self.request_finished(request, block_ids)
 
     def arrived(self, loads: Iterable[Load]) -> Any:
@@ -122,7 +122,7 @@ class Connector:
         )
 
     def has_pending_block_frees(self) -> bool:
-        """Never: pages that are sent away come back with `finished_sending`."""
+        """Never: pages that are sent are freed with `finished_sending`."""
         return False
 
     def has_pending_push_work(self) -> bool:
@@ -134,20 +134,20 @@ class Connector:
         return tuple(range(len(self.work.groups)))
 
     def get_kv_connector_stats(self) -> None:
-        """None are kept."""
+        """None."""
 
     def take_events(self) -> tuple[()]:
-        """None are kept."""
+        """None."""
         return ()
 
     def on_new_request(self, request: Any) -> None:
-        """Nothing is kept of it."""
+        """Do nothing."""
 
     def update_connector_output(self, output: Any) -> None:
-        """Nothing is kept of it."""
+        """Do nothing."""
 
     def bind_kv_cache_manager(self, manager: Any) -> None:
-        """Nothing is kept of it."""
+        """Do nothing."""
 
     def bind_gpu_block_pool(self, pool: Any) -> None:
-        """Nothing is kept of it."""
+        """Do nothing."""

@@ -1,4 +1,4 @@
-"""A drive: vLLM's own scheduler under random overlapping traffic, with launches that complete later."""
+"""Drives vLLM's own scheduler with random overlapping traffic, and with launches that complete later."""
 
 import random
 from collections import Counter, deque
@@ -17,32 +17,32 @@ from kvlab.vllm.runner import Runner, Step
 from kvlab.vllm.workload import Workload
 
 QUEUES = ("running", "waiting", "skipped_waiting", "kv_holding_waiting")
-"""Where releases keep their requests."""
+"""The attributes in which releases queue their requests."""
 
 ENDS: dict[str, Reason] = {"STOP": "done", "LENGTH": "done"}
-"""Reasons why a request ends by itself, by the release's names."""
+"""The release's finish reason -> ours, for requests that end by themselves."""
 
 DRAIN = 1000
-"""Steps in which the last requests end, once no load fails and no request is aborted any more."""
+"""The most steps in which the last requests end, after the last fault."""
 
 
 @dataclass
 class Launch:
-    """One `schedule()`: what it was to compute, and the tokens that it samples."""
+    """One `schedule()`: its output, and the tokens that its launch samples."""
 
     output: Any
     step: Step
     reported: Any = None
-    """The report of a stub worker with it."""
+    """The report of the stub worker, if any."""
     computed: Point | None = None
-    """Where its stream has computed it, if there is one."""
+    """The point of the stream at which it is computed, if there is a stream."""
 
 
 @dataclass
 class Drive:
-    """One workload on one scheduler. `run` ends when every request has ended and nothing is on its way.
+    """One workload on one scheduler. `run` ends when every request has ended and nothing is in flight.
 
-    The last requests are neither aborted nor do their transfers fail: they end by themselves, or never.
+    The last requests are not aborted, and their transfers do not fail: they end by themselves, or never.
     """
 
     work: Workload
@@ -50,7 +50,7 @@ class Drive:
     """Takes findings on tokens."""
     scheduler: Any = field(init=False)
     happened: Counter[str] = field(default_factory=Counter)
-    """Launches and preemptions, counted."""
+    """The numbers of launches and preemptions."""
     _dice: random.Random = field(init=False)
     _names: random.Random = field(init=False)
     _in_flight: deque[Launch] = field(default_factory=deque)
@@ -66,7 +66,7 @@ class Drive:
         self._runner = Runner(self.work, self._tokens, self._dice)
         self._moves = bool(self.work.drafts) and any(kind == "state" for kind, _, _ in self.work.groups)
         if self._moves:
-            # The hooks wait for the drafts that are accepted.
+            # The hooks wait for the accepted drafts.
             self.scheduler.kvspec_moved = None
         self._worker: Any = None
         if self.work.offload:
@@ -101,7 +101,7 @@ class Drive:
             self.scheduler.connector.work = self.work
 
     def _standing(self, left: dict[str, Any]) -> str:
-        """Where requests are that never end: of one that no queue has, nothing will ever take it up."""
+        """Where the stuck requests are. A request in no queue is never scheduled again."""
         queues = {request.request_id: name for name in QUEUES for request in getattr(self.scheduler, name, ())}
         unfinished = {name for name, request in left.items() if not request.is_finished()}
         if lost := unfinished - queues.keys():
@@ -121,7 +121,7 @@ class Drive:
         return self._arrived >= self.work.requests and not left and not self._in_flight
 
     def _step(self) -> None:
-        """Launch if there is room; process the oldest launch if there is none, or now and then."""
+        """Launch if possible; process the oldest launch if no further one fits, or now and then."""
         if len(self._in_flight) < self.work.launches and self.scheduler.has_requests():
             before = self._preemptions()
             output = self._engine(self.scheduler.schedule)
@@ -165,7 +165,7 @@ class Drive:
             self.scheduler.update_draft_token_ids(DraftTokenIds(names, drafted))
 
     def _answered(self, outputs: dict[int, Any]) -> None:
-        """The clients get their tokens."""
+        """Give the clients their tokens."""
         for answered in outputs.values():
             for one in answered.outputs:
                 reason = "" if one.finish_reason is None else ENDS.get(one.finish_reason.name, "abort")
@@ -186,7 +186,7 @@ class Drive:
             return list(self.work.prompts[(self._arrived - 1) % len(self.work.prompts)])
         document = list(self._dice.choice(self.work.documents or ((1, 2, 3, 4, 5, 6, 7, 8),)))
         if self._tokens.texts and self._dice.random() < 0.3:
-            # A chat goes on: an answer is a part of the next prompt.
+            # A chat continues: the next prompt contains an answer.
             document = list(self._dice.choice(self._tokens.texts))
         prompt = document[: self._dice.randrange(1, len(document) + 1)]
         prompt += [self._dice.randrange(1, 9) for _ in range(self._dice.randrange(8))]
@@ -206,14 +206,14 @@ class Drive:
         self.scheduler.add_request(make_request(self.work, name, prompt, most, **more, **images))
 
     def _illustrated(self, prompt: list[int]) -> tuple[list[int], dict[str, Any]]:
-        """A prompt with images, if it has any, and what the request has of these."""
+        """A prompt, at random with images, and the request's fields for them."""
         if not self.work.images or self._names.random() >= self.work.images:
             return prompt, {}
         prompt, images = illustrated(prompt, self._names, self.work.longest // 2)
         return prompt, {"mm_features": images}
 
     def _namespace(self) -> dict[str, Any]:
-        """The adapter and the salt of a request, if it has any. An adapter's number is unique, its name is not."""
+        """A request's fields for its adapter and salt, if any. An adapter's number is unique, its name is not."""
         more: dict[str, Any] = {}
         if self.work.adapters and self._names.random() < self.work.adapters:
             number = self._names.randrange(2 * self.work.versions)
@@ -253,8 +253,8 @@ class Drive:
 
     def _reset(self) -> None:
         if self._worker is not None:
-            # Older releases refuse to reset what is offloaded. Running requests cannot be reset in any, while
-            # transfers hold what they have: the engine says so itself.
+            # Older releases refuse to reset offloaded pages. No release resets running requests while transfers hold
+            # their pages: the engine says so itself.
             what = (False, True) if self._worker.can_reset else (False,)
             self._engine(self.scheduler.reset_prefix_cache, *what)
         else:
@@ -262,7 +262,7 @@ class Drive:
 
 
 def driven(work: Workload, report: Callable[[Finding], None] = ignored) -> Counter[str]:
-    """Drive one workload; as `Drive.run`."""
+    """Drive one workload, as `Drive.run` does."""
     if not work.offload:
         return Drive(work, report).run()
     import torch
@@ -272,7 +272,7 @@ def driven(work: Workload, report: Callable[[Finding], None] = ignored) -> Count
 
 
 class StuckError(Exception):
-    """Requests that never end."""
+    """Some requests never end."""
 
 
 class EngineGaveUp(Exception):

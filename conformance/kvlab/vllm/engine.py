@@ -14,7 +14,7 @@ from kvlab.vllm.workload import POLICIES, Workload
 
 
 class Drafter(Arguments):
-    """The speculative configuration, which is asked by methods what kind of drafter it is."""
+    """The speculative configuration. Its methods return the kind of drafter."""
 
     def __getattr__(self, name: str) -> Any:
         return (lambda: False) if name.startswith("use") else super().__getattr__(name)
@@ -71,9 +71,9 @@ def make_scheduler(work: Workload) -> Any:
 
 
 def fitting(work: Workload, known: bool = True) -> Workload:
-    """A workload as the release takes it: where hashes are as long as the shortest blocks, states are that, too.
+    """Adapt a workload to the release: if it takes no hash block size, the blocks of states get that size.
 
-    Without `known` all blocks are, where the offloading takes them for it.
+    Without `known` all blocks get it if the offloading takes none.
     """
     from vllm.v1.core.sched.scheduler import Scheduler
 
@@ -87,12 +87,12 @@ def fitting(work: Workload, known: bool = True) -> Workload:
 
 
 def _hashes_apart(owner: type) -> bool:
-    """Whether it takes the tokens of a hash besides those of a block."""
+    """Whether `owner` takes a hash block size besides the block size."""
     return "hash_block_size" in inspect.signature(owner).parameters
 
 
 def offloading_of(work: Workload) -> ModuleType:
-    """Which of the engine's offloadings a workload has."""
+    """The module that drives the workload's offloading."""
     return kv_offloading if work.offload in POLICIES else offloading
 
 
@@ -104,18 +104,18 @@ def configured(work: Workload) -> tuple[Any, Any]:
 def _connector(work: Workload) -> Any:
     from vllm.distributed.kv_transfer.kv_connector.v1 import SupportsHMA
 
-    # The scheduler asks by this class whether a connector knows of several groups.
+    # This base class marks a connector that supports several groups.
     return type("AllGroups", (Connector, SupportsHMA), {})(work) if len(work.groups) > 1 else Connector(work)
 
 
 def hash_block_size(work: Workload) -> int:
-    """Tokens of one link in the chain of block hashes."""
+    """The number of tokens of one block hash."""
     sizes = [size for _, size, _ in work.groups]
     return math.gcd(*sizes)
 
 
 def make_request(work: Workload, name: str, prompt: list[int], max_tokens: int, **more: Any) -> Any:
-    """A request as the engine's core makes it."""
+    """A request as the engine core makes it."""
     from vllm.utils.hashing import sha256
     from vllm.v1.core.kv_cache_utils import get_request_block_hasher
     from vllm.v1.request import Request

@@ -1,4 +1,4 @@
-"""Defects for vLLM's own block pool, managers and scheduler, and one that it has, taken away."""
+"""Defects for vLLM's own block pool, managers and scheduler, and the fix of one of its own."""
 
 from kvlab.injection import Defect
 
@@ -111,8 +111,8 @@ def defects() -> list[Defect]:
 def names_without_content() -> Defect:
     """The fix of an issue of 0.33.0.
 
-    A request that is preempted in the step that was to compute its blocks loses them with their names. Its blocks that
-    were computed before keep theirs, and may be in flight to the host.
+    A request that is preempted in the step that should compute its blocks loses these blocks with their hashes. Its
+    earlier blocks keep their hashes, and may be in flight to the host.
     """
     from vllm.v1.core.sched.scheduler import Scheduler
 

@@ -1,4 +1,4 @@
-"""Defects for vLLM's NIXL connector that pulls."""
+"""Defects for vLLM's NIXL connectors, which pull or push."""
 
 from kvlab.injection import Defect
 
@@ -123,7 +123,7 @@ def pull_defects() -> list[Defect]:
 
 
 def push_defects() -> list[Defect]:
-    """Four defects of the other NIXL connector, which pushes."""
+    """Four defects of the connector that pushes."""
     from vllm.distributed.kv_transfer.kv_connector.v1.nixl.push_scheduler import NixlPushConnectorScheduler
     from vllm.distributed.kv_transfer.kv_connector.v1.nixl.push_worker import NixlPushConnectorWorker
 

@@ -1,4 +1,4 @@
-"""Defects for vLLM in what blocks with images are found by, beside their tokens."""
+"""Defects for vLLM in the cache keys of blocks with images."""
 
 from kvlab.injection import Defect
 

@@ -1,4 +1,4 @@
-"""Defects in the tokens of vLLM's scheduler: no rule of memory is broken by them."""
+"""Defects in the tokens of vLLM's scheduler. They break no rule of memory."""
 
 from kvlab.injection import Defect
 

@@ -1,11 +1,11 @@
-"""vLLM's NIXL connector without defects that it is known to have."""
+"""Fixes of known defects of vLLM's NIXL connector."""
 
 from kvattach.patches import Patches
 from kvlab.injection import mend
 
 
 def fix_pairing(patches: Patches) -> None:
-    """Where decode has longer blocks, the parts of its last one that no token has are left out behind a hit, too."""
+    """If decode has longer blocks, the parts of its last block without tokens are left out after a hit, too."""
     try:
         from vllm.distributed.kv_transfer.kv_connector.v1.nixl.base_worker import NixlBaseConnectorWorker as Worker
     except ImportError:

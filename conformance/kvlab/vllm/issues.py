@@ -1,4 +1,4 @@
-"""Known issues of vLLM's releases: each is looked for with its own workload, and nothing else.
+"""Known issues of vLLM's releases. Each is looked for with its own workload only.
 
 kvspec engines reproduce RELEASE [NAME]
 """
@@ -28,23 +28,23 @@ from kvspec.memory.events import Failed
 
 FIXES = (*kv_events.FIXES, fix_pairing)
 RUNS = 200
-"""Runs that look for one issue."""
+"""The number of runs that look for one issue."""
 
 
 def workload_of(issue: Issue) -> Workload:
-    """The workload that brings an issue out."""
+    """The workload that shows an issue."""
     return msgspec.convert(issues_of("vllm").workload(issue), Workload)
 
 
 def drawn(work: Workload, seed: int) -> Workload:
-    """A workload with the dice of a seed, and documents of this seed."""
+    """A workload with this seed, and with documents drawn from it."""
     kind = servers_workload if work.connector in KINDS else offloading_workload if work.offload else random_workload
     other = kind(seed)
     return replace(work, seed=seed, documents=other.documents)
 
 
 def fix(patches: Patches, but: str = "") -> None:
-    """Apply all fixes, or all but the one of this name."""
+    """Apply all fixes, or all except the named one."""
     if but != names_without_content.__name__:
         inject_fault(names_without_content(), patches)
     for one in FIXES:
@@ -53,7 +53,7 @@ def fix(patches: Patches, but: str = "") -> None:
 
 
 def bring_out(issue: Issue) -> Finding | None:
-    """Drive the release of this process until an issue shows; the finding."""
+    """Drive the release of this process until an issue shows. Returns the finding, if any."""
     work, patches, checked = workload_of(issue), Patches(), CheckedTrace()
     fix(patches, but=issue.fix)
     hooks = attached(checked, offloading=bool(work.offload))
@@ -76,10 +76,10 @@ def bring_out(issue: Issue) -> Finding | None:
 
 
 def reproduce(console: Console, folder: Path, name: str = "") -> int:
-    """Drive a release of vLLM until each known issue shows, or the one of that name; 1 if one does not.
+    """Drive a release of vLLM until each known issue, or the named one, shows. Returns 1 if one does not.
 
     Raises:
-        EngineError: the release cannot be had, or no issue has the name.
+        EngineError: the release cannot be loaded, or no issue has the name.
     """
     known = [issue for issue in issues_of("vllm").at("memory") if issue.workload is not None]
     wanted = [issue for issue in known if name in ("", issue.id)]

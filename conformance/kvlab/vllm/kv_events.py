@@ -1,4 +1,4 @@
-"""Fixes of what vLLM 0.33.0 announces to routers: its KV events, after its block pools have made them."""
+"""Fixes of vLLM 0.33.0's KV events for routers, after its block pools have made them."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ _STORED_IF_ITS_OWN = f"""{_STORED}            if get_block_hash(primary_block_ha
 
 
 def copies_once(patches: Patches) -> None:
-    """A block is stored with its first copy, and removed with its last."""
+    """A block is announced as stored with its first copy, and as removed with its last."""
     from vllm.v1.core.block_pool import BlockPool
 
     copies: WeakKeyDictionary[Any, Counter[Any]] = WeakKeyDictionary()
@@ -34,7 +34,7 @@ def copies_once(patches: Patches) -> None:
 
 
 def cleared_by_pool(patches: Patches) -> None:
-    """The blocks of a pool that is reset are removed by their hashes: other pools keep theirs."""
+    """A reset of a pool removes its blocks by their hashes: other pools keep their blocks."""
     from vllm.distributed.kv_events import BlockRemoved
     from vllm.v1.core.block_pool import BlockPool
     from vllm.v1.core.kv_cache_utils import get_block_hash, get_group_id, maybe_convert_block_hash
@@ -60,7 +60,7 @@ def cleared_by_pool(patches: Patches) -> None:
 
 
 def tokens_of_kept(patches: Patches) -> None:
-    """Where blocks are not cached, each other one has an event with its own tokens, behind its own parent."""
+    """If some blocks are not cached, each other block has its own event with its own tokens and parent."""
     from vllm.v1.core.block_pool import BlockPool
 
     cache_full_blocks = BlockPool.cache_full_blocks
@@ -81,11 +81,11 @@ def tokens_of_kept(patches: Patches) -> None:
 
 
 def parts_behind_blocks(patches: Patches) -> None:
-    """A part of a block is stored with all its tokens, behind the last whole block."""
+    """A partial block is stored with all its tokens, and with the last whole block as its parent."""
     from vllm.v1.core.block_pool import BlockPool
 
     if not hasattr(BlockPool, "cache_partial_block"):
-        return  # an older release has no parts
+        return  # an older release has no partial blocks
     cache_partial_block = BlockPool.cache_partial_block
 
     def cached(pool: Any, **more: Any) -> Any:
@@ -100,11 +100,11 @@ def parts_behind_blocks(patches: Patches) -> None:
 
 
 def tokens_of_owner(patches: Patches) -> None:
-    """A request stores no block that is another request's by now."""
+    """A request does not store a block that belongs to another request by now."""
     try:
         from vllm.v1.simple_kv_offload.manager import SimpleCPUOffloadScheduler as Scheduler
     except ImportError:
-        return  # an older release announces no tokens of blocks on the host
+        return  # an older release announces no tokens of host blocks
     mend(patches, "tokens of owner", (Scheduler, "_select_eager_blocks_to_store", _STORED, _STORED_IF_ITS_OWN))
 
 
@@ -112,7 +112,7 @@ FIXES = (copies_once, cleared_by_pool, tokens_of_kept, parts_behind_blocks, toke
 
 
 def _whole_part(pool: Any, event: Any, request: Any, end: int, size: int) -> Any:
-    """The event of a part of a block that ends before token `end`, from the block's first token on."""
+    """The event of a partial block, from the block's first token to before token `end`."""
     from vllm.v1.core import kv_cache_utils
 
     start = (end - 1) // size * size
@@ -128,7 +128,7 @@ def _whole_part(pool: Any, event: Any, request: Any, end: int, size: int) -> Any
 
 
 def _one_by_one(pool: Any, event: Any, request: Any, kept: list[int]) -> Iterator[Any]:
-    """A block an event."""
+    """One event for each block."""
     from vllm.v1.core.kv_cache_utils import BlockHashListWithBlockSize, maybe_convert_block_hash
 
     size, hashes = event.block_size, request.block_hashes
@@ -145,7 +145,7 @@ def _one_by_one(pool: Any, event: Any, request: Any, kept: list[int]) -> Iterato
 
 
 def _once(copies: Counter[Any], event: Any) -> Iterator[Any]:
-    """The parts of an event that change whether a block is there."""
+    """The parts of an event that store the first copy of a block, or remove the last."""
     kind = type(event).__name__
     if kind == "AllBlocksCleared":
         copies.clear()
@@ -161,7 +161,7 @@ def _once(copies: Counter[Any], event: Any) -> Iterator[Any]:
 
 
 def _part(event: Any, index: int) -> Any:
-    """One block of an event that stores several; if their tokens do not fit, with all of these."""
+    """One block of an event that stores several. If the tokens do not match the blocks, it gets all of them."""
     size = event.block_size
     if len(event.token_ids) not in (0, size * len(event.block_hashes)):
         return replace(event, block_hashes=[event.block_hashes[index]])

@@ -1,7 +1,8 @@
-"""vLLM's `kv_offload` without a device: both sides of its connector, its manager, transfers on streams.
+"""vLLM's `kv_offload` without a device: both sides of its connector, its manager, and transfers on streams.
 
 The engine's own parts are `OffloadingConnector` on both sides, the manager of chunks with its policies, and the
-handlers that queue transfers, with their waits. Stubs replace the memory, and the copy, which is an entry of a stream.
+handlers that queue transfers, with their waits. Stubs replace the memory, and the copy, which becomes an entry of a
+stream.
 """
 
 import importlib
@@ -18,13 +19,13 @@ from kvlab.vllm.workload import Workload
 CONNECTOR = "vllm.distributed.kv_transfer.kv_connector.v1"
 TRANSFERS = "vllm.v1.kv_offload.cpu.gpu_worker"
 FROM_WHEEL = ("vllm.v1.kv_hints", "vllm.v1.kv_offload", "vllm.v1.metrics.cache_hit_source")
-"""Further modules that are taken from the wheel."""
+"""Further modules to take from the wheel."""
 
 
 def prepared() -> str:
-    """Let transfers be entries of streams for the rest of this process.
+    """Turn transfers into entries of streams for the rest of this process.
 
-    Answers why the release's cannot be driven; empty if it can.
+    Returns why the release's `kv_offload` cannot be driven; empty if it can.
     """
     try:
         importlib.import_module(f"{CONNECTOR}.offloading_connector")
@@ -65,7 +66,7 @@ def connector(config: Any, kv_cache_config: Any, *, worker: bool) -> Any:
 def _fill(
     _: int, *, group_src: Any, group_dst: Any, group_size: int, all_src: Any, all_dst: Any, op_idx: int, **more: Any
 ) -> tuple[int, int]:
-    """Fill in what a group copies: numbers of blocks and chunks, in the place of addresses."""
+    """Fill in the copies of a group: numbers of blocks and chunks instead of addresses."""
     import numpy
 
     end = op_idx + group_size
@@ -75,7 +76,7 @@ def _fill(
 
 
 def _handler(work: Workload, *, stores: bool) -> Any:
-    """One direction's transfers, without memory to copy."""
+    """The transfers of one direction, without memory to copy."""
     made = object.__new__(importlib.import_module(TRANSFERS).SingleDirectionOffloadingHandler)
     made.gpu_to_cpu = stores
     made.layer_refs_per_group = [[None]] * len(work.groups)
@@ -92,9 +93,9 @@ class Worker:
     """One worker: it queues launches and transfers, and reports what it sees done."""
 
     def __init__(self, work: Workload, config: Any, kv_cache_config: Any) -> None:
-        """Its streams are empty. `torch.cuda` is stood in for."""
+        """Make a worker with empty streams. `torch.cuda` is a stub."""
         self.can_reset = True
-        """Whether this release can forget what it has on the host."""
+        """Whether this release can reset the host's pool."""
         self._dice = random.Random(work.seed + 3)
         Stream.current.cuda_stream = STREAM
         self._connector = connector(config, kv_cache_config, worker=True)

@@ -1,4 +1,4 @@
-"""The network between two servers with vLLM's NIXL connector: what is under way, what fails, and the time."""
+"""The network between two servers with vLLM's NIXL connector: transfers, failures, and the time."""
 
 import random
 from dataclasses import dataclass, field
@@ -8,31 +8,31 @@ from kvattach.vllm.nixl import HEARTBEAT
 from kvlab.vllm.workload import Workload
 
 KINDS = ("pull", "push")
-"""The engine's connectors: decode reads what prefill has kept, or prefill writes what decode has registered."""
+"""The engine's connectors: decode reads pages that prefill keeps, or prefill writes pages that decode registered."""
 SERVERS = ("prefill", "decode")
-"""The two hosts; a server's port is its place here, and its clock begins that many hours later."""
+"""The two hosts. A server's port is its place here; its clock is an hour ahead of that of the place before."""
 SKEW = 3600.0
-"""Seconds between the clocks of the servers, which count from different moments."""
+"""Seconds between the clocks of the servers."""
 LATENCY, LATE = 2.0, 90.0
-"""Seconds that a message and a transfer take at most, where nothing is wrong, and if it is late."""
+"""The most seconds that a message or a transfer takes: normally, and if it is late."""
 
 
 def named(server: str, life: int) -> str:
-    """The name of a server that was started so often."""
+    """The name of a server in one of its lives, from 1."""
     return server if life == 1 else f"{server}.{life}"
 
 
 @dataclass
 class Posted:
-    """One transfer, from its making to its release."""
+    """One transfer, from its creation to its release."""
 
     sender: str
     to: str
     message: bytes
     ends: float = 0.0
-    """The moment at which nothing of it is under way any more."""
+    """The time at which all of it has ended."""
     fails: float | None = None
-    """The moment from which it counts as failed."""
+    """The time from which it counts as failed."""
 
 
 @dataclass
@@ -44,17 +44,17 @@ class Network:
     work: Workload
     now: float = 0.0
     here: str = ""
-    """The server at work."""
+    """The current server."""
     schedulers: dict[str, Any] = field(default_factory=dict)
-    """The scheduler's side of each server's connector; of one that is not there none."""
+    """Running server -> the scheduler's side of its connector."""
     lives: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SERVERS, 1))
-    """How often each server was started."""
+    """The number of times that each server was started."""
     transfers: dict[int, Posted] = field(default_factory=dict)
     reached: str = ""
-    """The agent with whose memory the last transfer was posted."""
+    """The remote agent of the last posted transfer."""
     _dice: random.Random = field(init=False)
     _messages: list[tuple[float, str, str, bytes, float]] = field(default_factory=list)
-    """When it arrives, for which agent, from which, what it says, and when it was sent."""
+    """Messages in flight: arrival time, receiver, sender, content, and the time of sending."""
     _dead: set[str] = field(default_factory=set)
     """Agents of servers that have died."""
     _numbers: int = 0
@@ -65,40 +65,40 @@ class Network:
 
     @property
     def clock(self) -> float:
-        """Seconds on the clock of the server at work."""
+        """Seconds on the clock of the current server."""
         return self.now + SKEW * (1 + SERVERS.index(self.here))
 
     def takes(self, *, steady: bool = True) -> float:
-        """Seconds that something takes; `steady`: it is one of those that may be in time whatever else is late."""
+        """Seconds that a message or transfer takes; `steady`: it is always in time under a steady workload."""
         late = self._dice.random() < self.work.late and not (steady and self.work.steady)
         return self._dice.random() * (LATE if late else LATENCY)
 
     def share(self) -> float:
-        """A part of something."""
+        """A random fraction."""
         return self._dice.random()
 
     def fails(self) -> bool:
-        """Whether something fails."""
+        """Whether an operation fails now."""
         return self._dice.random() < self.work.failing
 
     def number(self) -> int:
-        """A handle."""
+        """A new handle."""
         self._numbers += 1
         return self._numbers
 
     def send(self, sender: str, to: str, message: bytes, at: float) -> None:
-        """A notification goes out at a moment: it arrives, or does not, or twice."""
+        """Send a notification at a time: it arrives once, twice or never."""
         steady = message.startswith(HEARTBEAT)
         lost = self._dice.random() < self.work.lost and not (steady and self.work.steady)
         times = 0 if lost else 1 + (self._dice.random() < self.work.doubled)
         self._messages += [(at + self.takes(steady=steady), to, sender, message, at) for _ in range(times)]
 
     def life(self, server: str) -> str:
-        """The name of a server since it was started last."""
+        """The name of a server in its current life."""
         return named(server, self.lives[server])
 
     def dies(self, server: str) -> None:
-        """A server is no more: what it has under way ends, and transfers with its memory fail sooner or later."""
+        """A server dies. Its operations in flight end, and transfers with its memory fail sooner or later."""
         gone = self.life(server)
         self._dead.add(gone)
         del self.schedulers[server]
@@ -109,11 +109,11 @@ class Network:
         self._messages = [one for one in self._messages if one[1] != gone and (one[2] != gone or one[4] <= self.now)]
 
     def answers(self, agent: str) -> bool:
-        """Whether the server of an agent is still there."""
+        """Whether the server of an agent still runs."""
         return agent not in self._dead
 
     def arrived(self, agent: str) -> dict[str, list[bytes]]:
-        """The notifications that an agent has got since the last time, by their senders."""
+        """The notifications that have arrived for an agent since the last call, by sender."""
         got: dict[str, list[bytes]] = {}
         for message in sorted(one for one in self._messages if one[0] <= self.now and one[1] == agent):
             self._messages.remove(message)

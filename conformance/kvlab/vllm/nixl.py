@@ -1,4 +1,4 @@
-"""A simulated NIXL library: agents of two servers, whose transfers and notifications arrive at random times.
+"""A simulated NIXL library: agents of two servers, with transfers and notifications that arrive at random times.
 
 The connector is the engine's own, on the scheduler's and on the worker's side. Only its surroundings are simulated: the
 library's agent, the socket of a handshake, the thread that makes handshakes, and the clock.

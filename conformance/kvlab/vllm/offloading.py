@@ -1,7 +1,7 @@
-"""The worker's side of vLLM's own offloading to the CPU, without a device: a draw decides when each copy is done.
+"""The worker's side of vLLM's own offloading to the CPU, without a device: copies complete at random times.
 
-`SimpleCPUOffloadConnector` is the engine's, on both sides, and so is the loop in which a thread of its own queues the
-copies. That thread is run one request at a time when the dice say so; the streams that it queues on get on likewise.
+Both sides of `SimpleCPUOffloadConnector` are the engine's, and so is the loop of the thread that queues copies. That
+thread runs at random, one request at a time, and its streams make progress at random, too.
 """
 
 import importlib
@@ -27,23 +27,23 @@ FROM_WHEEL = (
     "vllm.distributed.kv_transfer.kv_connector.v1",
     "vllm.v1.simple_kv_offload",
 )
-"""Further modules that are taken from the wheel."""
+"""Further modules to take from the wheel."""
 
 
 class Asked:
-    """Stands in for the queue of the copying thread: it gets one request when it is run, and then the end."""
+    """Stands in for the queue of the copying thread: each run of the thread gets one request, then the end."""
 
     def __init__(self) -> None:
-        """Nothing was asked for."""
+        """An empty queue."""
         self._items: deque[Any] = deque()
         self._may = False
 
     def put(self, item: Any) -> None:
-        """Ask for a copy."""
+        """Queue a copy."""
         self._items.append(item)
 
     def get(self) -> Any:
-        """The next request if the thread may go on, and else nothing, which ends its loop."""
+        """The next request if the thread may take one; otherwise `None`, which ends its loop."""
         self._may, may = False, self._may
         return self._items.popleft() if may and self._items else None
 
@@ -56,11 +56,11 @@ class Thread:
     """Stands in for the copying thread."""
 
     def __init__(self, target: Callable[..., None], args: tuple[Any, ...], **_: object) -> None:
-        """A thread that runs on request."""
+        """A thread that runs only in `step`."""
         self._loop, self._args = target, args
 
     def start(self) -> None:
-        """It waits."""
+        """Do nothing: `step` runs it."""
 
     def step(self) -> None:
         """Run the engine's own loop for one request."""
@@ -69,9 +69,9 @@ class Thread:
 
 
 def prepared(folder: Path | None) -> str:
-    """Make a release importable, and let copies be entries of a stream for the rest of this process.
+    """Make a release importable, and turn copies into entries of a stream for the rest of this process.
 
-    Answers why its offloading cannot be driven; empty if it can.
+    Returns why its offloading cannot be driven; empty if it can.
 
     Raises:
         EngineError: as `prepare`.
@@ -92,7 +92,7 @@ def prepared(folder: Path | None) -> str:
 
 
 def lacking(work: Workload, without: str) -> str:
-    """Why a workload's offloading cannot be driven; `without` is why that of `simple_kv_offload` cannot."""
+    """Why a workload's offloading cannot be driven. `without`: why `simple_kv_offload` cannot."""
     if work.connector in KINDS:
         return nixl.prepared()
     if work.offload in POLICIES:
@@ -101,7 +101,7 @@ def lacking(work: Workload, without: str) -> str:
 
 
 def attached(trace: Trace, *, offloading: bool) -> Hooks:
-    """The hooks, with the host's pools where they are driven."""
+    """The hooks, with the host's pools if they are driven."""
     from kvattach.vllm.hooks import Attached
 
     chunks = not kv_offloading.prepared()
@@ -123,7 +123,7 @@ def options(work: Workload) -> dict[str, Any]:
 
 
 def tensors(work: Workload) -> list[Any]:
-    """The memory of the device's pool, one byte a page: the host's is scaled from it."""
+    """The memory of the device's pool, one byte a page. The host's size is scaled from it."""
     from vllm.v1.kv_cache_interface import KVCacheTensor
 
     layers = [f"layer.{number}" for number in range(len(work.groups))]
@@ -135,12 +135,12 @@ class Worker:
     """One worker: it queues launches and copies, and reports what it sees done."""
 
     def __init__(self, work: Workload, config: Any, kv_cache_config: Any) -> None:
-        """Its streams are empty. `torch.cuda` is stood in for."""
+        """Make a worker with empty streams. `torch.cuda` is a stub."""
         from vllm.v1.simple_kv_offload.copy_backend import DmaCopyBackend
         from vllm.v1.simple_kv_offload.manager import SimpleCPUOffloadScheduler
 
         self.can_reset = hasattr(SimpleCPUOffloadScheduler, "reset")
-        """Whether this release can forget what it has on the host."""
+        """Whether this release can reset the host's pool."""
         self._dice = random.Random(work.seed + 3)
         self._connector = connector(config, kv_cache_config, worker=True)
         Stream.current.cuda_stream = STREAM
@@ -170,7 +170,7 @@ class Worker:
         return report, computed
 
     def _get_on(self) -> None:
-        """Time passes: the thread queues what it was asked for, and streams get on, each as far as the dice say."""
+        """Let time pass: at random, the thread queues requested copies, and the streams make progress."""
         for _ in range(self._dice.randint(0, 3)):
             self._backend._thread.step()
             advance(self._dice, 3)

@@ -7,18 +7,18 @@ from types import SimpleNamespace
 from typing import Any
 
 PLACEHOLDER = 1
-"""The token of a placeholder; texts may have it, too."""
+"""The token of a placeholder, which texts may also contain."""
 LENGTHS = (3, 3, 7, 7, 7)
-"""Placeholders of each image."""
+"""The number of placeholders of each image."""
 LONGEST = max(LENGTHS)
 PLACES = (0, 1, 2, 5)
-"""Where the first image of a prompt may begin: so few that prompts with other images are equal."""
+"""The positions at which the first image of a prompt may begin: few, so that prompts differ only in images."""
 GAPS = (0, 0, 1, 4)
 """Tokens between two images."""
 
 
 def illustrated(prompt: list[int], dice: random.Random, most: int) -> tuple[list[int], list[Any]]:
-    """A prompt with one image or two, and the features of these; none if there would be more than `most` tokens."""
+    """A prompt with one or two images, and their features; unchanged if it would exceed `most` tokens."""
     place = min(dice.choice(PLACES), len(prompt))
     features: list[Any] = []
     for number in [dice.randrange(len(LENGTHS)) for _ in range(dice.choice((1, 1, 2)))]:
@@ -31,7 +31,7 @@ def illustrated(prompt: list[int], dice: random.Random, most: int) -> tuple[list
 
 
 def _feature(number: int, place: int) -> Any:
-    """An image as the engine's core gets it, with its data and the hash that the front has made of them."""
+    """An image as the engine core gets it, with its data and the front end's hash of them."""
     from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
 
     raw = f"image {number}".encode()

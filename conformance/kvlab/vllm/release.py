@@ -1,7 +1,7 @@
-"""Makes one vLLM release importable: as it is installed, or from a folder that holds nothing but its wheel.
+"""Makes one vLLM release importable: the installed one, or one from a folder with only its wheel.
 
-The scheduler and what it manages are plain Python on top of torch. Importing them pulls in models, kernels and servers;
-from a bare wheel those are answered by stand-ins, so that what runs is the release's own code and the rest is absent.
+The scheduler and its managers are plain Python on top of torch. Importing them pulls in models, kernels and servers.
+For a bare wheel stubs replace these, so that only the release's own scheduling code runs.
 """
 
 from pathlib import Path
@@ -24,7 +24,7 @@ REAL = (
     "vllm.v1.structured_output.request",
     "vllm.v1.utils",
 )
-"""Modules that are taken from the wheel; stubs replace all others."""
+"""Modules to take from the wheel; stubs replace all others."""
 
 STUBS = ("transformers", "vllm")
 
@@ -40,7 +40,7 @@ ABSENT = (
     "xxhash",
     "zmq",
 )
-"""Packages that the wheel's modules import and the bookkeeping of memory does not use; stood in for where missing."""
+"""Packages that the wheel's modules import but the bookkeeping of memory does not use. Stubs replace missing ones."""
 
 
 RUNNER = (
@@ -51,7 +51,7 @@ RUNNER = (
     "vllm.v1.worker.gpu.model_runner",
     "vllm.v1.worker.gpu.states",
 )
-"""Further modules that prepare the inputs of a step, without a model."""
+"""Further modules, which prepare the inputs of a step, without a model."""
 
 RUNNER_V1 = (
     "vllm.model_executor.warmup.jit_warmup",
@@ -63,13 +63,13 @@ RUNNER_V1 = (
     "vllm.v1.worker.gpu_input_batch",
     "vllm.v1.worker.gpu_model_runner",
 )
-"""The same of the older model runner."""
+"""The same for the older model runner."""
 
 
 def prepare(folder: Path | None, *more: str) -> None:
-    """Make `vllm.v1.core` importable from `folder`, which holds an unpacked wheel; `None` takes what is installed.
+    """Make `vllm.v1.core` importable from `folder`, which holds an unpacked wheel; `None`: the installed release.
 
-    `more` are modules besides `REAL` that are taken from the wheel.
+    `more` are modules besides `REAL` to take from the wheel.
 
     A process can hold one release: a second call with another folder is refused.
 

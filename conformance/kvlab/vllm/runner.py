@@ -1,4 +1,4 @@
-"""Stands in for vLLM's model runner: it keeps the tokens that the scheduler sends, and samples those that are due."""
+"""Stands in for vLLM's model runner: it keeps the tokens that the scheduler sends, and samples the expected ones."""
 
 import random
 from collections.abc import Set
@@ -14,42 +14,42 @@ AT = "schedule"
 
 @dataclass
 class _Kept:
-    """A request as a runner keeps it."""
+    """The runner's record of a request."""
 
     tokens: list[int]
     computed: int
-    """Where what is computed of it ends."""
+    """The end of its computed tokens."""
     rejected: int = 0
-    """Drafts that its launches in flight have rejected: the scheduler takes them for computed."""
+    """The number of drafts that its launches in flight have rejected. The scheduler counts them as computed."""
 
 
 @dataclass
 class Step:
-    """The tokens that a launch samples, and how many drafts of each request it rejects."""
+    """The tokens that a launch samples, and the number of drafts of each request that it rejects."""
 
     sampled: dict[str, list[int]]
     rejected: list[tuple[_Kept, int]]
     moves: dict[str, Move]
-    """The part of each request, as its recurrent states see it."""
+    """Request -> the effect of the launch on its recurrent states."""
 
     def complete(self) -> None:
-        """The scheduler gets its result."""
+        """The scheduler has got the result."""
         for kept, drafts in self.rejected:
             kept.rejected -= drafts
 
 
 class Runner:
-    """The tokens of each request, by the messages of one scheduler."""
+    """The tokens of each request, according to the messages of one scheduler."""
 
     def __init__(self, work: Workload, tokens: Tokens, dice: random.Random) -> None:
-        """It knows of no request."""
+        """Make a runner without requests."""
         self._tokens, self._dice = tokens, dice
         self._goes_back = bool(work.failing)
-        """Whether a launch may compute again what was computed: after a load that failed."""
+        """Whether a launch may recompute tokens, after a failed load."""
         self._kept: dict[str, _Kept] = {}
 
     def execute(self, output: Any, sampling: Set[str]) -> Step:
-        """Launch one output of the scheduler; those that are `sampling` get a token."""
+        """Launch one output of the scheduler; the requests in `sampling` get a token."""
         starts = self._received(output)
         step = Step({}, [], {})
         for name, count in output.num_scheduled_tokens.items():
@@ -75,7 +75,7 @@ class Runner:
         return step
 
     def _sampled(self, name: str, position: int, drafts: Any) -> list[int]:
-        """The drafts that are right, as many as are drawn where they are not known, and the token behind them."""
+        """The accepted drafts and the token after them. If drafts are unknown, their number is random."""
         accepted = self._dice.randrange(len(drafts) + 1)
         sampled: list[int] = []
         for number, draft in enumerate((*drafts, None)):
@@ -86,7 +86,7 @@ class Runner:
         return sampled
 
     def drafted(self, name: str, count: int) -> list[int]:
-        """Drafts for a request's next step, each of which is right half of the time."""
+        """Drafts for a request's next step, each of them probably right."""
         if name not in self._kept:
             return [1] * count
         position = len(self._kept[name].tokens)
@@ -94,13 +94,13 @@ class Runner:
         return [token if self._dice.random() < 0.7 else 1 for token in due]
 
     def _received(self, output: Any) -> dict[str, int]:
-        """Take in what the scheduler sends; the position at which each request's launch begins."""
+        """Take in the scheduler's message. Returns the position at which each request's launch begins."""
         starts = {}
         for gone in (output.finished_req_ids, getattr(output, "preempted_req_ids", None) or ()):
             for name in gone:
                 self._kept.pop(name, None)
         for new in output.scheduled_new_reqs:
-            # The newer runner is sent what a preempted request was answered, too.
+            # The newer runner also gets the answer tokens of a preempted request.
             sent = getattr(new, "prefill_token_ids", None) or new.prompt_token_ids
             starts[new.req_id] = new.num_computed_tokens
             self._kept[new.req_id] = _Kept(list(sent), new.num_computed_tokens)

@@ -1,4 +1,4 @@
-"""A drive of a prefill and a decode server, each with its scheduler and its worker, over a simulated network."""
+"""Drives a prefill and a decode server, each with its scheduler and worker, over a simulated network."""
 
 import importlib
 import random
@@ -26,15 +26,15 @@ from kvlab.vllm.workload import Workload
 from kvspec.memory.events import Begin, End, MemoryEvent, OpId, Receive, Use
 
 TICK = 1.5
-"""Seconds of the network's time between two turns of servers, at most."""
+"""The most seconds of the network's time between two turns of servers."""
 DOWN = 60.0
-"""Seconds until a server that has died is started again, at most."""
+"""The most seconds until a dead server is started again."""
 LATER = {named(server, 2): server for server in SERVERS}
-"""The second life of each server."""
+"""The name of each server in its second life -> the server."""
 
 
 class Reaching:
-    """The trace of a server that knows another one by a name that outlives it: memory is that which was reached."""
+    """The trace of a server. A peer keeps its name after a restart; here its memory is named after the life reached."""
 
     def __init__(self, trace: One, network: Network) -> None:
         self._trace, self._network = trace, network
@@ -42,7 +42,7 @@ class Reaching:
         self.header = trace.header
 
     def emit(self, event: MemoryEvent) -> None:
-        """One event."""
+        """Emit one event."""
         if isinstance(event, Begin) and event.at == "transfer":
             self._reached[event.id] = self._network.reached
             _rename([use for pair in event.copies for use in pair], self._network.reached)
@@ -52,7 +52,7 @@ class Reaching:
 
 
 def _rename(uses: list[Use], life: str) -> None:
-    """Let uses of a server's memory be of that which it had in one of its lives."""
+    """Rename a server's memory in these uses to that of one of its lives."""
     server = life.partition(".")[0]
     for use in uses:
         use.pool = use.pool and use.pool.replace(f"{server}/", f"{life}/")
@@ -61,14 +61,14 @@ def _rename(uses: list[Use], life: str) -> None:
 
 @dataclass
 class Server(Drive):
-    """One of the two: what it does happens while it is `at_work`, with its hooks and its stream, as in a process."""
+    """One of the two servers. It runs only while `at_work`, with its own hooks and stream, as in a process."""
 
     network: Network = field(kw_only=True)
     trace: Any = field(kw_only=True)
     prompts: dict[str, list[int]] = field(default_factory=dict)
-    """Those of its requests."""
+    """Request -> its prompt."""
     ended: list[tuple[str, Any]] = field(default_factory=list)
-    """Requests that have ended, and what the other server is to know of them."""
+    """Requests that have ended, with the transfer parameters for the other server."""
 
     def __post_init__(self) -> None:
         from kvattach.vllm.hooks import Attached
@@ -85,7 +85,7 @@ class Server(Drive):
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Its process runs."""
+        """Make this the current server, with its hooks attached."""
         self.network.here, Stream.current = self.work.server, self.stream
         self.hooks.attach()
         try:
@@ -94,7 +94,7 @@ class Server(Drive):
             self.hooks.detach()
 
     def add(self, name: str, prompt: list[int], params: dict[str, Any] | None) -> None:
-        """A request arrives; `params` are those of its transfer."""
+        """Add a request; `params` are its transfer parameters."""
         self.prompts[name] = prompt
         tokens = 1 if self.work.server == "prefill" else self._dice.randrange(1, 9)
         self._tokens.arrive(name, prompt, tokens)
@@ -103,14 +103,14 @@ class Server(Drive):
         self._engine(self.scheduler.add_request, request)
 
     def turn(self) -> None:
-        """One turn of its engine, which may have nothing to do."""
+        """Run one turn of its engine, which may have nothing to do."""
         self._worker.get_on()
         if self._dice.random() < self.work.abort / 2:
             self._abort()
         self._step()
 
     def _abort(self) -> None:
-        # Decode waits for ever for what an aborted request of prefill would have pushed.
+        # Decode waits forever for the pages of an aborted request of prefill.
         if not (self.work.steady and self.work.connector == "push" and self.work.server == "prefill"):
             super()._abort()
 
@@ -118,13 +118,13 @@ class Server(Drive):
         return "each finished" if all(one.is_finished() for one in left.values()) else super()._standing(left)
 
     def dies(self) -> None:
-        """Its process dies."""
+        """The server's process dies."""
         with self.at_work():
             self._worker.dies()
 
     @property
     def done(self) -> bool:
-        """Whether it has nothing to do."""
+        """Whether the server has nothing to do."""
         return not self._in_flight and not self.scheduler.has_requests()
 
     def _answered(self, outputs: dict[int, Any]) -> None:
@@ -134,23 +134,23 @@ class Server(Drive):
 
 
 class Pair:
-    """A prefill and a decode server, and the router that brings a request first to the one, then to the other."""
+    """A prefill and a decode server, and the router that sends a request first to prefill, then to decode."""
 
     def __init__(self, work: Workload, together: Together, report: Callable[[Finding], None] = ignored) -> None:
         self.work, self.network = work, Network(work)
         self._together, self._report = together, report
         self._dice = random.Random(work.seed + 5)
         self._deaths = {server: self._dice.randrange(1, work.requests) for server in work.restarts}
-        """Server -> after how many requests it dies."""
+        """Server -> the number of requests after which it dies."""
         self._births: dict[str, float] = {}
-        """Servers that have died, and when they are started again."""
+        """Dead server -> the time at which it is started again."""
         self._happened = Counter[str]()
-        """Launches and preemptions of servers that have died, counted, and deaths."""
+        """The numbers of launches and preemptions of dead servers, and of deaths."""
         self._arrived = 0
         self._both: set[str] = set()
-        """Requests that the router brought to both at once."""
+        """Requests that the router sent to both at once."""
         self._routed: list[tuple[float, str, list[int], Any]] = []
-        """Requests on their way to decode, and when they are there."""
+        """Requests in flight to decode, with their arrival times."""
         self.servers = [self._started(server) for server in SERVERS]
 
     def _started(self, server: str) -> Server:
@@ -181,7 +181,7 @@ class Pair:
         raise StuckError(f"requests are left after {done} turns: {'; '.join(standing)}")
 
     def _calm_down(self) -> None:
-        """From now on no request is aborted, and the network is as it should be."""
+        """From now on no request is aborted, and the network does not fail."""
         self.work = replace(self.work, abort=0.0, failing=0.0, late=0.0, lost=0.0, doubled=0.0)
         self.network.work = self.work
         for server in self.servers:
@@ -206,12 +206,12 @@ class Pair:
             raise RuntimeError(server.hooks.problem)
         for name, params in prefill.ended:
             if name not in self._both:
-                # A router that gets no parameters lets decode compute all of it.
+                # Without parameters decode computes the whole prompt.
                 self._route(name, msgspec.json.decode(msgspec.json.encode(params)))
         prefill.ended.clear()
 
     def _restart(self) -> None:
-        """A server dies, or is there again. Its requests are lost, and those that come while it is not there."""
+        """Let servers die, or start them again. Requests of a dead server are lost, and so are those that reach it."""
         for place, server in enumerate(SERVERS):
             if self._deaths.get(server, self._arrived + 1) <= self._arrived:
                 del self._deaths[server]
@@ -226,7 +226,7 @@ class Pair:
             self._routed = [one for one in self._routed if one[0] > self.network.now]
 
     def _route(self, name: str, params: dict[str, Any] | None) -> None:
-        """Bring a request to decode, under the name that it has there: a server puts an ending of its own behind it."""
+        """Send a request to decode, under its name there: each server appends its own suffix."""
         arrives, prompt = self.network.now + self.network.takes(), self.servers[0].prompts[name]
         self._routed.append((arrives, name.replace("-0", "-1"), prompt, params))
 
@@ -240,7 +240,7 @@ class Pair:
             prompt.append(1)
         name = f"r{self._arrived}-{self._arrived:08x}"
         prefill.add(name, prompt, {"do_remote_decode": True, "do_remote_prefill": False})
-        # Both may stand still then: each keeps pages for requests that the other one has no room for.
+        # Both may be in a deadlock then: each keeps pages for requests that do not fit the other.
         if self.work.connector == "push" and not self.work.steady and self._dice.random() < 0.5:
             self._both.add(name)
             place = {"remote_engine_id": "prefill", "remote_host": "localhost", "remote_port": 0, "tp_size": 1}
@@ -248,7 +248,7 @@ class Pair:
 
 
 def watch_leases(hooks: Hooks) -> None:
-    """Emit the order of the drive's one clock: a transfer that was over when a lease ended comes before that."""
+    """Emit the order by the drive's common clock: a transfer that ended before a lease is ordered before its end."""
     worker = importlib.import_module(f"{PACKAGE}.base_worker").NixlBaseConnectorWorker
 
     def ended(before: set[str], _: None, worker: Any, done_sending: set[str]) -> None:
@@ -259,7 +259,7 @@ def watch_leases(hooks: Hooks) -> None:
 
 
 def driven(work: Workload, hooks: Hooks, report: Callable[[Finding], None] = ignored) -> Counter[str]:
-    """Drive one workload. Two servers have hooks of their own, in the place of `hooks`, whose trace is that of both.
+    """Drive one workload. Two servers have their own hooks instead of `hooks`, and both use the trace of `hooks`.
 
     `report` takes findings on tokens.
 

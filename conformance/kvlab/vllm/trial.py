@@ -35,10 +35,10 @@ SERVERS_EVERY = 4
 
 
 def trial(folder: Path | None) -> Trial:
-    """The release in `folder`; `None`: what is installed.
+    """The release in `folder`; `None`: the installed one.
 
     Raises:
-        EngineError: it holds none, or the process holds another one.
+        EngineError: the folder holds no release, or the process holds another one.
     """
     without = prepared(folder)
     without_chunks = kv_offloading.prepared()
@@ -46,7 +46,7 @@ def trial(folder: Path | None) -> Trial:
     attached: list[Hooks] = []
     checked: list[CheckedTrace] = []
     avoided: list[Patches] = []
-    """As long as the known defects are taken away, workloads bring none of the others out either."""
+    """Not empty while the known issues are fixed: then workloads avoid the issues without a fix."""
 
     def attach(trace: CheckedTrace) -> Hooks:
         checked[:] = [trace]

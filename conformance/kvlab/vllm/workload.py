@@ -9,55 +9,55 @@ POLICIES = ("lru", "arc")
 
 @dataclass(frozen=True)
 class Workload:
-    """A configuration of the scheduler, and the traffic that it gets. Lengths are in tokens, probabilities per step."""
+    """A configuration of the scheduler, and its traffic. Lengths are in tokens, probabilities per step."""
 
     seed: int = 0
     requests: int = 40
-    """Requests that arrive in all."""
+    """The total number of requests."""
     blocks: int = 40
     """Pages of the pool, including the null block."""
     groups: tuple[tuple[str, int, int], ...] = (("full", 4, 0),)
     """KV cache groups: kind (`full`, `window` or `state`), block size, window."""
     launches: int = 2
-    """Launches that are queued at once; 1 is the synchronous scheduler."""
+    """The most launches in flight; 1: the synchronous scheduler."""
     policy: str = "fcfs"
     """The order of preemption: `fcfs` preempts the last request, `priority` the least important one."""
     drafts: int = 0
-    """Draft tokens of a speculative step."""
+    """The number of draft tokens of a speculative step."""
     eagle: bool = False
-    """The drafter has KV of its own: it writes past the scheduled tokens, and the last hit block is recomputed."""
+    """Whether the drafter has its own KV: it writes past the scheduled tokens, and the last hit block is recomputed."""
     budget: int = 24
-    """Tokens of one launch."""
+    """The most tokens of one launch."""
     chunk: int = 0
-    """The longest chunk of a prefill while others run; 0 has no limit."""
+    """The longest chunk of a prefill while others run; 0: no limit."""
     running: int = 6
-    """Requests that run at once."""
+    """The most running requests."""
     reserve: bool = True
     """Whether a request is admitted only if all of its prompt fits."""
     connector: str = ""
-    """How a KV connector loads: `sync`, `async`, or `` for none. Finished requests' pages are sent away by it too.
-    `pull`, `push`: the engine's own NIXL connector, between two servers."""
+    """How a KV connector loads: `sync`, `async`, or `` for none. It also sends the pages of finished requests. `pull`,
+    `push`: the engine's own NIXL connector, between two servers."""
     server: str = ""
     """The role of the server: `prefill` or `decode`."""
     ratio: int = 1
-    """Blocks of the other server in one block of the server that posts transfers."""
+    """The number of the other server's blocks in one block of the server that posts transfers."""
     restarts: tuple[str, ...] = ()
     """The servers that die once, at any moment, and are started again."""
     renamed: bool = True
-    """Whether a server that is started again is a new engine, as if no `engine_id` were configured."""
+    """Whether a restarted server is a new engine, as if no `engine_id` were configured."""
     offload: str = ""
-    """vLLM's own offloading, in the place of a connector: how `simple_kv_offload` stores (`eager`, `lazy`), how
-    `kv_offload` evicts (`lru`, `arc`), or `` for none."""
+    """vLLM's own offloading instead of a connector: the mode of `simple_kv_offload` (`eager`, `lazy`), the eviction
+    policy of `kv_offload` (`lru`, `arc`), or `` for none."""
     host: int = 0
     """Pages of its pool on the host, including the null block."""
     host_chunk: int = 1
     """Blocks of a chunk of `kv_offload`; a chunk is a page of its pool on the host."""
     store_threshold: int = 0
-    """How often `kv_offload` is offered a chunk before it stores it."""
+    """The number of offers after which `kv_offload` stores a chunk."""
     sync_loads: int = 0
-    """The most bytes that `kv_offload` loads within a step; larger loads run beside the steps."""
+    """The most bytes that `kv_offload` loads within a step; larger loads are asynchronous."""
     stores: float = 0.5
-    """How often a finished request's pages are sent away."""
+    """How often a finished request's pages are sent."""
     failing: float = 0.0
     """How often a load fails; between two servers a handshake, or a transfer, when it is posted or later."""
     late: float = 0.0
@@ -65,12 +65,12 @@ class Workload:
     lost: float = 0.0
     """How often a notification between them never arrives."""
     steady: bool = False
-    """Whether heartbeats, transfers and the router are nevertheless in time and lossless: no lease ends too early."""
+    """Whether heartbeats, transfers and the router are always in time and lossless: no lease ends too early."""
     doubled: float = 0.0
     """How often a notification arrives twice."""
     whole: bool = True
-    """Whether a load may bring the last token, too; it is computed again then. NIXL's always brings it: where it may
-    not, no prompt is so long that the last window begins in a block that was left out."""
+    """Whether a load may include the last token, which is then recomputed. NIXL always loads it: without `whole` no
+    prompt has a length at which the last window begins in a block that was left out."""
     on_failure: str = "recompute"
     """The fate of a request whose load failed: `recompute` or `fail`."""
     abort: float = 0.05
@@ -81,7 +81,7 @@ class Workload:
     adapters: float = 0.0
     """How often a request has a LoRA adapter, of one of two names."""
     versions: int = 2
-    """Folders of weights that an adapter's name stands for, one at a time."""
+    """The number of folders of weights that an adapter's name stands for, one at a time."""
     salts: float = 0.0
     """How often a request has a salt, which may be an adapter's name."""
     images: float = 0.0
@@ -91,9 +91,9 @@ class Workload:
     whole_images: bool = False
     """Whether no chunk ends within an image."""
     documents: tuple[tuple[int, ...], ...] = field(default=(), repr=False)
-    """The number of common beginnings of prompts."""
+    """The common prefixes of prompts."""
     prompts: tuple[tuple[int, ...], ...] = field(default=(), repr=False)
-    """Prompts to use, over and over, in place of drawn ones."""
+    """Prompts to use in turn, instead of random ones."""
     events: bool = False
     """Whether KV events are published for routers."""
     fence: bool = True
@@ -101,12 +101,12 @@ class Workload:
 
     @property
     def longest(self) -> int:
-        """The longest context that fits: tokens, in the smallest group's pages."""
+        """The longest context in tokens that fits the pages of the smallest group."""
         smallest = min(size for _, size, _ in self.groups)
         return smallest * (self.blocks - 2) // max(1, len(self.groups))
 
     def of(self, server: str) -> "Workload":
-        """The workload of one of two servers: the server that posts transfers has the longer blocks."""
+        """The workload of one of two servers. The server that posts transfers has the longer blocks."""
         if self.ratio == 1 or server != ("decode" if self.connector == "pull" else "prefill"):
             return replace(self, server=server)
         groups = tuple((kind, size * self.ratio, window) for kind, size, window in self.groups)
@@ -131,7 +131,7 @@ GROUPS: tuple[tuple[tuple[str, int, int], ...], ...] = (
 
 
 def random_workload(seed: int, known: bool = True) -> Workload:
-    """One of all workloads. The same seed always gives the same workload.
+    """A random workload. The same seed always gives the same workload.
 
     Without `known` the workload triggers no known issue of the newest release (`conformance/found`).
     """
@@ -144,7 +144,7 @@ def random_workload(seed: int, known: bool = True) -> Workload:
     drafts = 0 if states else dice.choice((0, 0, 1, 3))
     reset = dice.choice((0.0, 0.04)) if not connector else 0.0
     sessions = dice.choice((0.0, 0.0, 0.4)) if not reset and (known or not states) else 0.0
-    room = 1 if known or not sessions else 4  # sessions that hold and wait stand still for good
+    room = 1 if known or not sessions else 4  # waiting sessions that hold pages deadlock
     work = Workload(
         seed=seed,
         events=True,
@@ -175,7 +175,7 @@ def random_workload(seed: int, known: bool = True) -> Workload:
 
 
 def with_images(work: Workload) -> Workload:
-    """A workload with images, half of the time. With states, whose chunks end where blocks do, images may be cut."""
+    """A workload, half of the time with images. With states, whose chunks end with blocks, images may be cut."""
     dice = random.Random(f"{work.seed} images")
     splits = work.chunk or any(kind == "state" for kind, _, _ in work.groups)
     return replace(
@@ -187,16 +187,16 @@ def with_images(work: Workload) -> Workload:
 
 
 def with_drafts(work: Workload) -> Workload:
-    """A workload with drafts, half of the time; the drafter has KV of its own or has none."""
+    """A workload, half of the time with drafts. The drafter may have its own KV."""
     dice = random.Random(f"{work.seed} drafts")
     drafts = dice.choice((0, 0, 1, 3))
     return replace(work, drafts=drafts, eagle=bool(drafts) and dice.random() < 0.5)
 
 
 def offloading_workload(seed: int, known: bool = True) -> Workload:
-    """One of all workloads with vLLM's own offloading to the CPU; without `known` as `random_workload`.
+    """A random workload with vLLM's own offloading to the CPU; without `known` as `random_workload`.
 
-    There are a few long documents and little room for them, so that evicted blocks are found on the host.
+    It has a few long documents and little room for them, so that requests hit evicted blocks on the host.
     """
     dice = random.Random(seed)
     groups = dice.choice([groups for groups in GROUPS if groups[0][0] == "full"])
@@ -226,7 +226,7 @@ def offloading_workload(seed: int, known: bool = True) -> Workload:
 
 
 def chunks_workload(seed: int, known: bool = True) -> Workload:
-    """One of all workloads with `kv_offload`; without `known` as `random_workload`."""
+    """A random workload with `kv_offload`; without `known` as `random_workload`."""
     base = offloading_workload(seed, known)
     groups: tuple[tuple[str, int, int], ...] = ()
     for kind, size, window in base.groups:
@@ -235,7 +235,7 @@ def chunks_workload(seed: int, known: bool = True) -> Workload:
         elif kind == "full":
             groups += ((kind, max(size, 4), window),)  # a loaded prompt of one token never runs
         elif kind == "state":
-            groups += ((kind, groups[0][1], window),)  # larger states are loaded even if less than one state was found
+            groups += ((kind, groups[0][1], window),)  # larger states are loaded even if less than one state was hit
     states = groups[-1][0] == "state"
     dice = random.Random(seed)
     policy = dice.choice(POLICIES)
@@ -252,10 +252,10 @@ def chunks_workload(seed: int, known: bool = True) -> Workload:
 
 
 def servers_workload(seed: int, known: bool = True) -> Workload:
-    """One of all workloads of two servers with the NIXL connector; without `known` as `random_workload`."""
+    """A random workload of two servers with the NIXL connector; without `known` as `random_workload`."""
     base, dice = random_workload(seed, known), random.Random(seed)
     groups, connector = dice.choice([one for one in GROUPS if one[-1][0] != "state"]), dice.choice(("pull", "push"))
-    waits = connector == "push" and not known  # decode waits for ever for blocks that are not pushed
+    waits = connector == "push" and not known  # decode waits forever for blocks that are not pushed
     work = replace(
         with_drafts(base),
         groups=groups,
@@ -280,7 +280,7 @@ def servers_workload(seed: int, known: bool = True) -> Workload:
 
 
 def _restarts(seed: int, connector: str) -> tuple[str, ...]:
-    """The servers that die, in three workloads of ten. Decode waits for ever for blocks that a dead prefill owes it."""
+    """The servers that die, in three workloads of ten. Decode waits forever for blocks from a dead prefill server."""
     dice = random.Random(f"{seed} restarts")
     if dice.random() < 0.7:
         return ()
