@@ -1,7 +1,7 @@
-"""A file from which an interrupted exploration goes on: the scopes that are exhausted, and the tree of the one at hand.
+"""A file from which an interrupted exploration resumes: the exhausted scopes, and the tree of the current scope.
 
-The file is for the command that wrote it, on the same machine: it is read only if it was written by the same code for
-the same scopes, and else begun anew.
+The file is for the command that wrote it, on the same machine. It is read only if the same code wrote it for the same
+scopes; otherwise the exploration begins anew.
 """
 
 import hashlib
@@ -18,25 +18,25 @@ import kvspec
 from kvconform.exploring.scope import Scope
 
 EVERY = 30.0
-"""Seconds after which the tree is written again, once a level is complete."""
+"""The least seconds between two writes of the tree, which is written after a complete level."""
 
 
 class Grown(NamedTuple):
-    """A search tree all of whose levels so far are complete."""
+    """A search tree with only complete levels."""
 
     scope: str
     seconds: float
-    """Spent on it so far."""
+    """The seconds spent on it so far."""
     tree: dict[str, Any]
     frontier: list[bytes]
-    """The states that are not expanded yet, in order."""
+    """The states to expand next, in order."""
 
 
 class Checkpoint:
     """The scopes and states explored so far, in a file."""
 
     def __init__(self, path: Path, scopes: Sequence[Scope], *, checker: bool) -> None:
-        """Read the file, if it is there and of this exploration.
+        """Read the file, if it exists and belongs to this exploration.
 
         Raises:
             OSError: it cannot be read.
@@ -44,9 +44,9 @@ class Checkpoint:
         self._path = path
         self._mark = _mark(scopes, checker=checker)
         self.complete: dict[str, Any] = {}
-        """Scope -> its result, where every rule holds."""
+        """Scope in which every rule holds -> its result."""
         self.grown: Grown | None = None
-        """The tree of the scope at hand."""
+        """The tree of the current scope."""
         self._written = time.monotonic()
         if path.is_file():
             with path.open("rb") as file:
@@ -54,11 +54,11 @@ class Checkpoint:
                     self.complete, self.grown = pickle.load(file)
 
     def tree_of(self, scope: str) -> Grown | None:
-        """The tree of a scope, if it is the one at hand."""
+        """The tree of a scope, if it is the current one."""
         return self.grown if self.grown is not None and self.grown.scope == scope else None
 
     def after_level(self, grown: Callable[[], Grown]) -> None:
-        """A level is complete: write the tree, if that was long ago."""
+        """A level is complete: write the tree, if the last write was long ago."""
         if time.monotonic() - self._written >= EVERY:
             self.grown = grown()
             self._write()
@@ -70,11 +70,11 @@ class Checkpoint:
         self._write()
 
     def remove(self) -> None:
-        """All scopes are exhausted: there is nothing to go on with."""
+        """All scopes are exhausted: remove the file."""
         self._path.unlink(missing_ok=True)
 
     def _write(self) -> None:
-        """A reader finds the file as it was, or as it is."""
+        """Write the file atomically."""
         part = self._path.with_name(f"{self._path.name}.part")
         with part.open("wb") as file:
             file.write(self._mark)
@@ -84,7 +84,7 @@ class Checkpoint:
 
 
 def _mark(scopes: Sequence[Scope], *, checker: bool) -> bytes:
-    """A mark of the code, the scopes and the options: a search with another one may differ."""
+    """A digest of the code, the scopes and the options: a search with other ones may differ."""
     fields = [sorted(field) if isinstance(field, frozenset) else field for scope in scopes for field in scope]
     found = hashlib.sha256(repr((sys.version, checker, fields)).encode())
     for package in (kvspec, kvcheck, kvconform):

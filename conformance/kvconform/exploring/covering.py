@@ -1,13 +1,13 @@
-"""Walks through the states of a scope that cover each transition, or each two that follow each other.
+"""Walks through the states of a scope that cover each transition, or each pair of successive transitions.
 
 A walk begins in an empty system. If its place has an uncovered step, the walk takes it. If not, it goes the shortest
-way to the nearest place that has one, and ends if there is no such place. So the last step of a walk is in no other
-walk: earlier walks did not cover it, and later ones never come to the place that it leads to. To find the fewest
-operations is a rural postman problem in a directed graph, with restarts. This greedy way takes somewhat more.
+way to the nearest place with one, and ends if there is none. So the last step of a walk is in no other walk: earlier
+walks did not cover it, and later ones never reach the place that it leads to. Finding the fewest operations is a rural
+postman problem in a directed graph, with restarts. This greedy search takes somewhat more.
 
 A transition is an operation that the scope allows in a state, whether it is carried out or must be refused. Choices of
-the implementation are left out, since no vector can ask for them: the eviction of one of several pages that may leave,
-a cursor that moves less far than it may, a state that the store takes from its holder.
+the implementation are left out, since no vector can request them: the eviction of one of several evictable pages, a
+cursor that moves less far than allowed, a state that the store takes from its holder.
 """
 
 from collections import deque
@@ -27,11 +27,11 @@ from kvspec.model.hybrid import furthest_cursor
 from kvspec.model.state import State
 
 Targets = list[list[int]]
-"""For each place, the places that its steps lead to. Walks begin in the first place."""
+"""For each place, the places to which its steps lead. Walks begin in the first place."""
 
 
 class Cover(NamedTuple):
-    """A scope, and the steps in it that walks are to cover."""
+    """A scope, and the steps that walks must cover in it."""
 
     scope: str
     without: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ class Cover(NamedTuple):
 
     @property
     def what(self) -> str:
-        """The same in words."""
+        """A description of the cover."""
         what = "each pair of successive transitions" if self.pairs else "each transition"
         without = f", without {', '.join(self.without)}" if self.without else ""
         return f"{what} in the scope {self.scope} ({SCOPES[self.scope].about}{without})"
@@ -72,7 +72,7 @@ class Graph(NamedTuple):
     """The states of a scope by number, the empty one first."""
 
     moves: list[list[Move]]
-    """The moves that are possible in each state."""
+    """The possible moves in each state."""
     targets: Targets
 
 
@@ -134,7 +134,7 @@ def graph(scope: Scope) -> Graph:
 
 
 def _can_be_asked(state: State, op: Operation[Any]) -> bool:
-    """Whether the request alone determines this answer, for an implementation that does just what it is asked."""
+    """Whether the request determines this answer, for an implementation that does no more than requested."""
     match op:
         case Evict():
             asked = op.n, op.window, op.states
@@ -151,7 +151,7 @@ def _evictions(state: State) -> Iterator[Evict]:
 
 
 def in_pairs(targets: Targets) -> Targets:
-    """The same walks, with steps as places: a walk is at the place of its last step, and at first in place 0."""
+    """Turn steps into places: a walk is at the place of its last step, and begins in place 0."""
     numbers: dict[tuple[int, int], int] = {}
     for place, leading in enumerate(targets):
         for step in range(len(leading)):
@@ -161,7 +161,7 @@ def in_pairs(targets: Targets) -> Targets:
 
 
 def walks(targets: Targets) -> Iterator[list[int]]:
-    """Walks that together take all steps of all places. A walk lists, in order, which step of its place it takes."""
+    """Walks that together take all steps of all places. A walk lists the step that it takes in each place."""
     left = [[*range(len(leading))][::-1] for leading in targets]
     spent: set[int] = set()
     """Places from which no uncovered step can be reached."""
@@ -179,7 +179,7 @@ def walks(targets: Targets) -> Iterator[list[int]]:
 
 
 def _nearest(targets: Targets, left: list[list[int]], spent: set[int], place: int) -> list[int] | None:
-    """The shortest way from a place to one with an uncovered step. If there is none, all searched places are spent."""
+    """The shortest way from a place to an uncovered step. If there is none, all searched places become spent."""
     came: dict[int, tuple[int, int] | None] = {place: None}
     unseen = deque([place])
     while unseen:

@@ -22,23 +22,23 @@ Spread = Callable[[Callable[[list[Any]], "Expansion"], list[list[Any]]], "Iterat
 
 
 class Expansion(NamedTuple):
-    """All that follows some states in one step each."""
+    """The states that follow some states after one step."""
 
     degrees: list[int]
-    """How many choices of each state were carried out."""
+    """For each state, the number of choices that were carried out."""
     numbers: list[int]
-    """Of each of those, its number among all choices of its state."""
+    """For each such choice, its number among all choices of the state."""
     keys: list[Key]
-    """The states they lead to."""
+    """The states to which these choices lead."""
     serves: bytearray
-    """Whether they are the scheduler's."""
+    """Whether these choices are the scheduler's."""
     fresh: dict[Key, tuple[Any, bool]]
-    """States that were not met before, and whether some request is there."""
+    """New states, and whether they have requests."""
     reached: dict[str, tuple[int, int]]
-    """For each event reached, the first state, counted from the part's first, and its choice."""
+    """Reached event -> its first state, counted from the first of the part, and the choice."""
     checked: defaultdict[str, int]
     broken: tuple[int, int] | None
-    """The first state and choice after which a rule is broken; nothing after it was done."""
+    """The first state and choice that break a rule; later ones were not carried out."""
 
 
 class Expander:
@@ -116,14 +116,14 @@ class _Broken(Exception):
 
 
 def carry_out(model: Model, state: NotedState, move: Iterable[Operation[Any]]) -> None:
-    """Carry a move out on a state, the model answering itself."""
+    """Carry a move out on a state; the model answers it."""
     model.state = state
     for op in move:
         model.step(op)
 
 
 def forget_counts(state: NotedState) -> None:
-    """Drop the counts of the way to a state: they are no part of the state."""
+    """Drop the counts of the way to a state: they do not belong to the state."""
     for counter in (state.unchecked, state.unreported, state.reached, state.chosen):
         counter.clear()
     state.checked = defaultdict(int)
@@ -133,7 +133,7 @@ def forget_counts(state: NotedState) -> None:
 def expanders(
     scope: Scope, key_of: KeyOf, jobs: int, spread: Spread | None
 ) -> Iterator[tuple[Callable[[Node], Any], Callable[[list[list[Any]]], Iterator[Expansion]]]]:
-    """How to pack a state, and how to expand parts of the frontier, in order."""
+    """The functions that pack a state, and that expand parts of the frontier in order."""
     if spread is not None:
         yield packed, partial(spread, partial(_expand_alone, scope, key_of))
         return
@@ -150,7 +150,7 @@ def _same(node: Node) -> Node:
 
 
 def packed(node: Node | bytes) -> bytes:
-    """A state as bytes; one that is packed stays so."""
+    """A state as bytes; a packed state stays the same."""
     return node if isinstance(node, bytes) else pickle.dumps(node, pickle.HIGHEST_PROTOCOL)
 
 
@@ -161,7 +161,7 @@ def unpacked(one: bytes) -> Node:
 
 
 def _expand_alone(scope: Scope, key_of: KeyOf, part: list[Any]) -> Expansion:
-    """Expand a part without a memory of others: it may be repeated, on any machine, and in any order."""
+    """Expand a part without memory of other parts: it may be repeated, on any machine and in any order."""
     return Expander(scope, key_of, packed, unpacked)(part)
 
 

@@ -1,8 +1,8 @@
-"""LIVE-1: from every state with work waiting, the scheduler alone can bring all of it to its end.
+"""LIVE-1: from every state with work waiting, the scheduler alone can complete all of it.
 
-"Work is waiting" where some request is in the system; it has come to its end where none is. Clients do nothing any
-more: no abort and no close helps. So LIVE-1 holds exactly if every state has a path to one without requests, along the
-scheduler's operations only; a state without such a path is a deadlock (no operation changes anything) or a livelock.
+Work is waiting if some request is in the system; it is complete if there is none. Clients do nothing any more: no abort
+or close helps. So LIVE-1 holds exactly if every state has a path to a state without requests, along the scheduler's
+operations only. A state without such a path is a deadlock (no operation changes anything) or a livelock.
 
 A scheduler must be able to take these steps when an operation is refused for lack of room (CAP-1), the cheapest first;
 `kvref.scheduler` takes them in this order:
@@ -10,7 +10,7 @@ A scheduler must be able to take these steps when an operation is refused for la
 1. `evict` pages of the prefix store that are not locked;
 2. `preempt` idle session slots, the least recently used first: KV dropped, tokens kept;
 3. end the lend of a turn that waits with its session's KV (`kvconform.exploring.moves.give_back`), whose slot can be
-   preempted then. Without this, two turns that have matched and are not admitted hold the pool for ever;
+   preempted then. Without this, two matched turns that are not admitted hold the pool forever;
 4. `retract` the request admitted last, never the only one that runs.
 
 Leave any of them out, and some scope has a deadlock; `kvspec explore --without` shows its shortest trace.
@@ -20,21 +20,21 @@ from array import array
 
 
 class Services:
-    """For each state, the other states that the scheduler's operations lead to."""
+    """For each state, the other states to which the scheduler's operations lead."""
 
     def __init__(self) -> None:
-        """No states."""
+        """Begin without states."""
         self.ends = array("L")
-        """Where the targets of each state end."""
+        """For each state, the end of its targets."""
         self.targets = array("L")
 
     def of(self, state: int) -> "array[int]":
-        """The states that one operation leads to."""
+        """The states to which one operation leads."""
         return self.targets[self.ends[state - 1] if state else 0 : self.ends[state]]
 
 
 def stuck(services: Services, waits: bytearray) -> int | None:
-    """A state from which no state without requests is reachable, as early as there is one; `None` if there is none.
+    """The earliest state from which no state without requests is reachable; `None` if there is none.
 
     A deadlock comes before a state that only leads to one.
     """
@@ -53,7 +53,7 @@ def stuck(services: Services, waits: bytearray) -> int | None:
 
 
 def _reversed(services: Services) -> "tuple[array[int], array[int]]":
-    """For each state, where its sources begin, and all sources."""
+    """For each state, the beginning of its sources, and all sources."""
     count = len(services.ends)
     begins = array("L", bytes(array("L").itemsize * (count + 1)))
     for target in services.targets:

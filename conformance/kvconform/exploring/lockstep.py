@@ -1,10 +1,10 @@
-"""An implementation explored beside the specification.
+"""Explores an implementation beside the specification.
 
 Every choice of the scope is carried out on both, in every state; so are operations that they must refuse (`misuses`).
-After each operation the implementation's snapshot and figures are compared. The search is breadth-first, so it finds a
-shortest trace: the shortest of all that reach each state of the *specification* in one way, the first. An
-implementation may remember more than the specification sees, the order of its free pages for instance. A search that
-distinguishes such states (`full_state`) shows whether another way to the same state is shorter still.
+After each operation the implementation's snapshot and figures are compared. The search is breadth-first, and reaches
+each state of the *specification* in only one way, the first: it finds the shortest of these traces. An implementation
+may remember more than the specification sees, for instance the order of its free pages. A search that distinguishes
+such states (`full_state`) shows whether another way to the same state is even shorter.
 """
 
 import pickle
@@ -61,18 +61,18 @@ class Compared(NamedTuple):
     depth: int
     seconds: float
     finding: Counterexample | None
-    """The shortest trace to an answer that is not allowed, and `None` if there is none."""
+    """The shortest trace to an answer that is not allowed; `None` if there is none."""
     complete: bool
-    """Whether all of the scope was seen, or all up to a finding; else only the part within the limit."""
+    """Whether the whole scope was explored, or all of it up to a finding, and not only the part within the limit."""
 
 
 class _Place(NamedTuple):
-    """A state of both, and how it was found."""
+    """A state of both, and the way to it."""
 
     number: int
     node: Node
     twin: Any
-    """The implementation, as its copier keeps it."""
+    """The implementation, in the form of its copier."""
 
 
 def compare(
@@ -85,9 +85,9 @@ def compare(
 ) -> Compared:
     """Explore an implementation in lock-step with the specification, up to the first answer that is not allowed.
 
-    It is asked for nothing that needs a feature which it declares as lacking.
+    Operations are left out if they need a feature that the implementation declares as lacking.
 
-    `full_state` takes two states for one only if the implementation's whole memory is the same too. `deepest` is
+    With `full_state` two states are the same only if the implementation's whole memory is the same, too. `deepest` is
     the number of operations after which the search stops.
     """
     begin = time.perf_counter()
@@ -146,7 +146,7 @@ def _name(node: Node, twin: Any, full_state: bool) -> Key:
 
 
 def _all_choices(scope: Scope, node: Node, lacking: frozenset[str]) -> Iterator[tuple[Choice, bool]]:
-    """Each choice that needs nothing of what is lacking, and whether it is a misuse."""
+    """Each choice that needs no lacking feature, and whether it is a misuse."""
     right = ((choice, False) for choice in choices(scope, node, chooses_victims=False))
     wrong = ((Choice((op,)), True) for op in misuses(scope, node.state))
     for choice, is_misuse in chain(right, wrong):
@@ -184,7 +184,7 @@ def _came(node: Node, choice: Choice) -> frozenset[str]:
 
 
 def looks(state: State) -> Iterator[Operation[Any]]:
-    """All that can be asked without changing anything."""
+    """All operations that change nothing."""
     yield Snapshot()
     yield Report("busy")
     if all(request.record is None for request in state.requests.values()):
@@ -192,7 +192,7 @@ def looks(state: State) -> Iterator[Operation[Any]]:
 
 
 def misuses(scope: Scope, state: State) -> Iterator[Operation[Any]]:
-    """Operations on existing names that are invalid at present: each must be refused, and change nothing."""
+    """Operations on existing names that are currently invalid: each must be refused, and change nothing."""
     for req, request in sorted(state.requests.items()):
         chunked, prepared = req in state.mid_prefill, req in state.prepared
         yield Submit(req, [TOKEN])
@@ -231,7 +231,7 @@ def misuses(scope: Scope, state: State) -> Iterator[Operation[Any]]:
 
 
 def _hybrid_misuses(scope: Scope, state: State) -> Iterator[Operation[Any]]:
-    """The same of the operations on window sides and recurrent states."""
+    """The same for operations on window sides and recurrent states."""
     for req, request in sorted(state.requests.items()):
         if scope.config.sliding_window and not request.running:
             yield SwaEvict(req)
@@ -247,7 +247,7 @@ def _hybrid_misuses(scope: Scope, state: State) -> Iterator[Operation[Any]]:
 def _trace(
     scope: Scope, factory: Factory, parents: "array[int]", taken: "array[int]", state: int, last: int
 ) -> list[Operation[Any]]:
-    """The operations on the way to a state and the choice after it, carried out once more."""
+    """The operations on the way to a state and the choice after it, carried out again."""
     path, lacking = [last], lacks(factory)
     while state:
         path.append(taken[state])
@@ -277,10 +277,10 @@ def _demonstrate(scope: Scope, factory: Factory, operations: list[Operation[Any]
 
 
 class Copier:
-    """Keeps and restores an implementation in a given state; here, as bytes, which is fastest."""
+    """Keeps and restores an implementation in a given state, as bytes, which is fastest."""
 
     def __init__(self, factory: Factory, scope: Scope) -> None:
-        """For implementations that the factory makes."""
+        """Copy implementations that the factory makes."""
         self._factory = factory
         self._scope = scope
 
@@ -293,16 +293,16 @@ class Copier:
         return pickle.dumps(implementation, pickle.HIGHEST_PROTOCOL)
 
     def copy(self, kept: Any) -> Implementation:
-        """The implementation as it was kept, for one use."""
+        """The kept implementation, for one use."""
         implementation: Implementation = pickle.loads(kept)
         return implementation
 
 
 class DeepCopier(Copier):
-    """Keeps objects that cannot be written down."""
+    """Keeps objects that cannot be serialised."""
 
     def keep(self, implementation: Implementation, before: Any, move: Iterable[Operation[Any]]) -> Any:
-        """Keep the object itself: it is not changed any more."""
+        """Keep the object itself, which is not changed any more."""
         return implementation
 
     def copy(self, kept: Any) -> Implementation:
@@ -312,14 +312,14 @@ class DeepCopier(Copier):
 
 
 class Replayer(Copier):
-    """Makes a fresh implementation each time, and repeats all operations: for objects that cannot be copied."""
+    """Makes a fresh implementation each time and repeats all operations, for objects that cannot be copied."""
 
     def keep(self, implementation: Implementation, before: Any, move: Iterable[Operation[Any]]) -> Any:
         """Keep the operations."""
         return (*(before or ()), *map(unanswered, move))
 
     def copy(self, kept: Any) -> Implementation:
-        """A fresh implementation, brought to the same state."""
+        """A fresh implementation in the same state."""
         implementation = make(self._factory, self._scope.config)
         proxy = OracleProxy(implementation, Model(self._scope.config))
         for op in kept:
@@ -328,7 +328,7 @@ class Replayer(Copier):
 
 
 def copier(factory: Factory, scope: Scope) -> Copier:
-    """The fastest way to copy that the implementation allows, tried on a fresh one."""
+    """The fastest copier that works for the implementation, tried on a fresh one."""
     for kind in (Copier, DeepCopier):
         try:
             found = kind(factory, scope)

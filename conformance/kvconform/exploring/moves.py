@@ -1,8 +1,8 @@
-"""The possible next moves: all operations that a scope allows in a state, in a fixed order.
+"""The possible moves: all operations that a scope allows in a state, in a fixed order.
 
-Nothing here is drawn. Where operations differ only in names that do not matter (page numbers, row numbers, launch
-numbers), or in ways that commute, one of them stands for all: a launch takes everything that is prepared, and has the
-smallest number that is free. A sampled token depends on nothing.
+Nothing here is random. If operations differ only in names that do not matter (page numbers, row numbers, launch
+numbers), or commute, one of them stands for all: a launch takes everything that is prepared, and has the smallest free
+number. All sampled tokens are the same.
 """
 
 from collections.abc import Iterator
@@ -42,33 +42,33 @@ from kvspec.model.state import State
 from kvspec.tokens import PrefixKey
 
 Move = tuple[Operation[Any], ...]
-"""Operations that happen together: one, or two where only both make sense."""
+"""Operations that are carried out together: one, or two that only make sense together."""
 
 
 class Node(NamedTuple):
-    """A state of the whole system: the specification's state, and the names that the scope has used up."""
+    """A state of the whole system: the specification's state, and the names that have been used."""
 
     state: NotedState
     came: frozenset[str]
-    """Requests and sessions that have come."""
+    """Requests and sessions that have arrived."""
 
 
 class Choice(NamedTuple):
-    """One thing that may happen."""
+    """One possible move."""
 
     move: Move
     came: str | None = None
-    """The request or session that has come by it."""
+    """The request or session that arrives with it."""
     serves: bool = False
-    """Whether the scheduler does it; clients do all others."""
+    """Whether it is the scheduler's; all others are the clients'."""
 
 
 def choices(scope: Scope, node: Node, *, chooses_victims: bool = True) -> Iterator[Choice]:
-    """All that may happen, in a fixed order.
+    """All possible moves, in a fixed order.
 
-    `chooses_victims`: an eviction names the pages that leave, and there is one move for each choice; otherwise the
-    implementation chooses them. The same holds for how far a cursor moves, and of which state slot the store takes.
-    Some of this may have to be refused for lack of room, or because a batch is not allowed.
+    `chooses_victims`: an eviction names its victims, with one move for each choice; otherwise the implementation
+    chooses them. The same holds for the distance that a cursor moves, and for the state slot that the store takes. Some
+    moves may have to be refused for lack of room, or because a batch is not allowed.
     """
     for name, move in _arrivals(scope, node):
         yield Choice(move, came=name)
@@ -90,7 +90,7 @@ def _arrivals(scope: Scope, node: Node) -> Iterator[tuple[str, Move]]:
         if arrival.session is None:
             yield arrival.name, (Submit(arrival.name, list(arrival.tokens)),)
             continue
-        waiting.add(arrival.session)  # a later turn waits for this one
+        waiting.add(arrival.session)  # later turns wait for this one
         session_now = state.sessions.get(arrival.session)
         if session_now is not None and session_now.turn is None:
             tokens = [*session_now.history.elements(), *arrival.tokens]
@@ -98,7 +98,7 @@ def _arrivals(scope: Scope, node: Node) -> Iterator[tuple[str, Move]]:
 
 
 def _departures(scope: Scope, state: State) -> Iterator[Move]:
-    """Clients leave."""
+    """Clients abort requests and close sessions."""
     if "abort" in scope.operations:
         yield from ((Abort(req),) for req in sorted(state.requests))
     if "close_session" in scope.operations:
@@ -143,7 +143,7 @@ def _services(scope: Scope, state: NotedState, *, chooses_victims: bool) -> Iter
 
 
 def left_to_generate(scope: Scope, state: State, req: str) -> int:
-    """How many tokens a request still lacks."""
+    """The number of tokens that a request still has to generate."""
     arrival = _arrival(scope, req)
     request = state.requests[req]
     history = 0 if request.session is None else len(state.sessions[request.session].history)
@@ -155,7 +155,7 @@ def _arrival(scope: Scope, req: str) -> Arrival:
 
 
 def prefills(scope: Scope, state: State, waiting: list[str], idle: list[str]) -> Iterator[Move]:
-    """Every prefill batch: each request that can be in it, up to each length that the scope allows."""
+    """All prefill batches of requests that can be in one, up to each length that the scope allows."""
     able = [req for req in waiting if state.requests[req].prefix_len is not None]
     able += [req for req in idle if req in state.mid_prefill]
     able.sort()
@@ -172,14 +172,14 @@ def _ends(scope: Scope, request: Request, req: str) -> list[int]:
 
 
 def decodes(scope: Scope, state: State, idle: list[str]) -> Iterator[Move]:
-    """A decode step of everything that can decode; of any part of it where the scope says so."""
+    """A decode step of all requests that can decode, or of any of them if the scope allows partial steps."""
     able = [req for req in idle if can_decode(state, req)]
     for size in range(1 if scope.partial_decode else max(1, len(able)), len(able) + 1):
         yield from ((Decode(list(reqs), scope.drafts + 1),) for reqs in combinations(able, size))
 
 
 def can_decode(state: State, req: str) -> bool:
-    """Whether a running request has, or is about to get, a token whose K/V is not there yet."""
+    """Whether a running request has, or is about to get, a token without K/V."""
     record = state.requests[req].record
     return (
         record is not None
@@ -190,9 +190,9 @@ def can_decode(state: State, req: str) -> bool:
 
 
 def completions(scope: Scope, state: State) -> Iterator[Move]:
-    """The oldest launch in flight completes, with the tokens that are due.
+    """The oldest launch in flight completes, with the expected tokens.
 
-    A request that has all its tokens leaves before a launch that it does not need brings it another.
+    A request with all its tokens finishes before an unneeded launch brings it another token.
     """
     oldest, passages = next(iter(state.flights.items()))
     tokens = {}
@@ -206,7 +206,7 @@ def completions(scope: Scope, state: State) -> Iterator[Move]:
 
 
 def verifies(scope: Scope, state: State) -> Iterator[Move]:
-    """Any number of drafts may be right; the request keeps no more tokens than it lacks."""
+    """Any number of drafts may be accepted; the request keeps at most the tokens that it still needs."""
     for req, (step, *_) in sorted(state.speculating.items()):
         if step.completed:
             left = left_to_generate(scope, state, req)
@@ -215,10 +215,10 @@ def verifies(scope: Scope, state: State) -> Iterator[Move]:
 
 
 def evictions(state: State) -> Iterator[Move]:
-    """Each page that may leave alone, and all that may leave together; the same of window sides and of states.
+    """Evictions of each page that can be evicted alone, and of all pages; the same for window sides and states.
 
-    Any other set of victims that the specification allows leaves in several of these steps. All together are asked for
-    as more than there are, so that it stops only at locks.
+    Any other allowed set of victims takes several of these steps. The eviction of all requests more pages than there
+    are, so that it stops only at locks.
     """
     store = state.store
     free = sorted(key for key, page in store.pages.items() if page not in store.pins)
@@ -238,7 +238,7 @@ def evictions(state: State) -> Iterator[Move]:
 
 
 def unchosen_evictions(scope: Scope) -> Iterator[Move]:
-    """Evictions whose victims the implementation chooses: one page of each pool, or all that may go."""
+    """Evictions with victims that the implementation chooses: one page of each pool, or as many as possible."""
     config = scope.config
     yield from ((Evict(n),) for n in (1, config.num_pages))
     if config.sliding_window:
@@ -248,7 +248,7 @@ def unchosen_evictions(scope: Scope) -> Iterator[Move]:
 
 
 def publications(state: NotedState, op: CacheUnfinished, *, chooses: bool) -> Iterator[Move]:
-    """Publish the pages that a prefill wrote; a state as a copy, or as the holder's own slot for a fresh one."""
+    """Publish the pages that a prefill wrote; a state as a copy, or as the holder's slot in exchange for another."""
     yield (op,)
     record = state.requests[op.req].record
     if not chooses or record is None or not state.config.num_states:
@@ -263,7 +263,7 @@ def publications(state: NotedState, op: CacheUnfinished, *, chooses: bool) -> It
 
 
 def window_evictions(state: State, req: str, *, chooses: bool) -> Iterator[Move]:
-    """The cursor of a running request moves on, to each page border that it may move to."""
+    """The cursor of a running request advances to each allowed page border."""
     request, record = state.running(req)
     page_size = state.config.page_size
     cursor = max(state.lengths[record].protected, state.cursor[record])
@@ -276,7 +276,7 @@ def window_evictions(state: State, req: str, *, chooses: bool) -> Iterator[Move]
 
 
 def state_moves(scope: Scope, state: State, waiting: list[str]) -> Iterator[Move]:
-    """Matched requests take the slot that they will compute in; a request that has one without a row gives it back."""
+    """Matched requests take their state slot; requests with a slot but without a row give it back."""
     for req in waiting:
         request = state.requests[req]
         if request.state is not None:
@@ -287,18 +287,18 @@ def state_moves(scope: Scope, state: State, waiting: list[str]) -> Iterator[Move
 
 
 def leaves_first(state: State, keys: list[PrefixKey]) -> list[PrefixKey]:
-    """Prefixes in an order in which each may leave the store."""
+    """Prefixes in an order in which each can be evicted."""
     store = state.store
     depth = {key: len(store.path(key)) for key in keys}
     return sorted(keys, key=lambda key: (-depth[key], store.parents[store.pages[key]], key))
 
 
 def give_back(state: State, waiting: list[str]) -> Iterator[Move]:
-    """End a lend that nothing else can end: the turn waits, and holds what its session's slot has lent it.
+    """End a lend that nothing else can end: the turn waits, and holds the KV that its session's slot has lent it.
 
-    The turn is aborted, so that its session's slot keeps the KV and can be preempted, and is submitted again with
-    its tokens so far. The turn of a closing session has no slot to go back to, and leaves, though its client may still
-    want the answer: two such turns that fill the pool are a deadlock otherwise.
+    The turn is aborted, so that its session's slot keeps the KV and can be preempted, and is submitted again with its
+    tokens so far. The turn of a closing session has no slot to return to. It ends, although its client may still want
+    the answer: otherwise two such turns that fill the pool are a deadlock.
     """
     for req in waiting:
         request = state.requests[req]

@@ -51,7 +51,7 @@ def exhaust_and_show(
     spread: Spread | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> bool:
-    """Exhaust scopes and print the events reached; whether every rule holds and every declared event was reached."""
+    """Exhaust scopes and print events reached. Returns whether all rules hold and all declared events were reached."""
     results: list[Explored] = []
     with until_interrupted():
         for place, scope in enumerate(scopes, start=1):
@@ -76,7 +76,7 @@ def exhaust_and_show(
 
 
 def compare_and_show(console: Console, scopes: Sequence[Scope], name: str, factory: Factory) -> bool:
-    """Explore an implementation beside the specification and print the results; whether it conforms."""
+    """Explore an implementation beside the specification and print the results. Returns whether it conforms."""
     results = []
     with until_interrupted():
         configured = (scope._replace(config=under(factory, scope.config)) for scope in scopes)
@@ -94,7 +94,7 @@ def compare_and_show(console: Console, scopes: Sequence[Scope], name: str, facto
 
 
 def interleave_and_show(console: Console, protocols: Sequence[Protocol]) -> bool:
-    """Explore protocols and their mistakes, and print both; whether the right ones hold and each mistake is found."""
+    """Explore and print protocols and their mistakes. Returns whether the right ones hold and each mistake is found."""
     table = Table(
         "protocol", "states", "complete", "verdict", title="Protocols, in all interleavings", box=box.SIMPLE_HEAD
     )
@@ -119,21 +119,21 @@ def interleave_and_show(console: Console, protocols: Sequence[Protocol]) -> bool
 
 
 PRINTED_EVERY = 60.0
-"""Seconds after which progress is a line where standard error is no terminal."""
+"""Seconds between two lines of progress, if standard error is not a terminal."""
 
 
 class _Shown:
-    """Shows how far a search is: on a terminal always, elsewhere in a line now and then."""
+    """Shows the progress of a search: on a terminal continuously, elsewhere in a line now and then."""
 
     def __init__(self, progress: Progress, name: str) -> None:
-        """Of a search with such a name, which begins now."""
+        """Show a search with this name, which begins now."""
         self._progress, self._name = progress, name
         self._task = progress.add_task(name)
         self._begin: tuple[float, int] | None = None
         self._printed = time.monotonic()
 
     def __call__(self, states: int, expanded: int, depth: int) -> None:
-        """So many states are found and expanded; the rest is estimated from the speed, more states may be found."""
+        """Show the states found and expanded, and the estimated rest, which grows with new states."""
         now = time.monotonic()
         if self._begin is None:
             self._begin = now, expanded
@@ -161,12 +161,12 @@ def _show(console: Console, scope: Scope, finding: Counterexample) -> None:
 
 
 def length(operations: Iterable[Operation[Any]]) -> int:
-    """The operations of a trace, without snapshots and reports."""
+    """The number of operations of a trace, without snapshots and reports."""
     return sum(not isinstance(op, (Snapshot, Report)) for op in operations)
 
 
 def show_explored(console: Console, results: Iterable[Explored]) -> None:
-    """Print one row a scope."""
+    """Print one row for each scope."""
     table = _table("Exhausted", "states", "transitions", "depth", "seconds", "states/s")
     for one in results:
         verdict = "every rule holds"
@@ -182,7 +182,7 @@ def show_explored(console: Console, results: Iterable[Explored]) -> None:
 
 
 def show_compared(console: Console, results: Iterable[Compared], name: str) -> None:
-    """Print one row a scope in which an implementation was explored."""
+    """Print one row for each scope in which an implementation was explored."""
     table = _table(f"Explored beside the specification: {name}", "states", "answers", "depth", "seconds")
     for one in results:
         good = one.finding is None
@@ -201,7 +201,7 @@ def _table(title: str, *numbers: str) -> Table:
 
 
 def show_witnesses(console: Console, result: Explored) -> None:
-    """Print a shortest trace to each event reached, and name the declared events that were not."""
+    """Print a shortest trace to each event reached, and name the declared events that were not reached."""
     table = Table("reached", "in", "by", title=f"{result.scope.name}: {result.scope.about}", box=box.SIMPLE_HEAD)
     for label, trace in sorted(result.witnesses.items(), key=lambda one: (len(one[1]), one[0])):
         table.add_row(label, str(len(trace)), Text(printable("; ".join(map(brief, trace))), overflow="fold"))

@@ -1,4 +1,4 @@
-"""Scopes to exhaust: a scope defines all operations that are possible."""
+"""Scopes to exhaust: a scope defines all possible operations."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from kvconform.exploring.streams import PROTOCOLS
 from kvspec.events import Config
 
 TOKEN = 0
-"""Every sampled token: which one it is decides nothing but whether prefixes are shared."""
+"""Every sampled token. Its value only decides whether prefixes are shared."""
 
 SOMETIMES = (
     "close deferred",
@@ -59,22 +59,22 @@ OPTIONAL = (
     "take_state",
     "free_state",
 )
-"""Operations that a scope may switch on besides the plain course of a request.
+"""Optional operations of a scope, besides the plain course of a request.
 
-Where a pool is not there, neither are its operations, and `evict` is of each pool that there is. `give_back` is an
-abort and a new submit in one, see `kvconform.exploring.moves.give_back`.
+A scope without a pool has none of the pool's operations; `evict` applies to each existing pool. `give_back` is an abort
+and a new submit in one, see `kvconform.exploring.moves.give_back`.
 """
 
 
 class Arrival(NamedTuple):
-    """A request that may come, at any moment and once. Lengths in tokens."""
+    """A request that may arrive once, at any time. Lengths in tokens."""
 
     name: str
     tokens: tuple[int, ...]
-    """The prompt; of a turn, those after its session's history."""
+    """The prompt; for a turn, the tokens after its session's history."""
     session: str | None = None
     outputs: int = 1
-    """Tokens that it generates."""
+    """The number of tokens that it generates."""
     borders: tuple[int, ...] = ()
     """Lengths at which a chunk of its prefill may end."""
 
@@ -84,22 +84,22 @@ class Scope(NamedTuple):
 
     name: str
     about: str
-    """One line."""
+    """A description in one line."""
     config: Config
     arrivals: tuple[Arrival, ...]
-    """Turns of one session in their order."""
+    """The requests that may arrive; turns of one session in their order."""
     operations: frozenset[str]
-    """Which of `OPTIONAL` may happen."""
+    """The possible operations of `OPTIONAL`."""
     sometimes: frozenset[str]
-    """The events of `SOMETIMES` that must be reached, or the scope is incomplete."""
+    """The events of `SOMETIMES` that must be reached; otherwise the scope is incomplete."""
     overlap: int = 1
-    """Launches that may be in flight at a time."""
+    """The most launches in flight."""
     drafts: int = 0
-    """With drafts, every decode step is speculative: it prepares `drafts` positions and one more."""
+    """The number of drafts. With drafts every decode step is speculative: it prepares `drafts` + 1 positions."""
     max_batch: int = 2
-    """Requests that one prefill batch may have."""
+    """The most requests of one prefill batch."""
     partial_decode: bool = False
-    """Whether a decode step may leave out some of the requests that could decode."""
+    """Whether a decode step may leave out requests that could decode."""
 
     @property
     def sessions(self) -> tuple[str, ...]:
@@ -107,7 +107,7 @@ class Scope(NamedTuple):
         return tuple(sorted({arrival.session for arrival in self.arrivals if arrival.session is not None}))
 
     def without(self, operations: Iterable[str]) -> "Scope":
-        """The same scope, in which some optional operations never happen and nothing is declared to be reached."""
+        """The same scope without some optional operations, and without declared events."""
         left = self.operations.difference(operations)
         return self._replace(operations=left, sometimes=frozenset())
 
@@ -211,7 +211,7 @@ _TWO_SESSIONS = Scope(
 )
 
 _LONG_PROMPT = (Arrival("a", (0, 0, 0, 0, 0), borders=(2, 4)), *_TINY.arrivals[1:])
-"""A lock on its published prefix reaches farther than a window, and it passes more page borders than one."""
+"""The lock on its published prefix is longer than a window, and it passes more than one page border."""
 
 _SLIDING_WINDOW = Scope(
     name="sliding-window",
@@ -265,11 +265,11 @@ SCOPES: Mapping[str, Scope] = {
 """All scopes. The last two are large: minutes beside an implementation."""
 
 BESIDE = ("tiny", "speculative", "chunks", "hold-and-wait", "three-in-flight")
-"""Scopes that an implementation is explored in unless others are asked for."""
+"""The default scopes in which an implementation is explored."""
 
 
 def scope_named(name: str, without: Sequence[str]) -> Scope:
-    """A scope, in which some optional operations never happen.
+    """A scope without some optional operations.
 
     Raises:
         ValueError: there is no such scope, or one of the operations cannot be left out.

@@ -1,9 +1,9 @@
 """Breadth-first search through all reachable states of a scope, on one process or several.
 
-States are numbered in the order in which they are found, and are expanded in that order, so the first trace to a
-state, to a broken rule, or to an event is a shortest one. Processes expand parts of the frontier
-and name the states by their keys; one process alone gives the numbers, in order, so the result does not depend on
-how many there are. A number and its two neighbours in the search tree are all that is kept of a state.
+States are numbered in the order in which they are found, and are expanded in that order, so the first trace to a state,
+to a broken rule, or to an event is a shortest one. Processes expand parts of the frontier and name the states by their
+keys. Only one process assigns the numbers, in order, so the result does not depend on the number of processes. Of a
+state only its number and its two neighbours in the search tree are kept.
 """
 
 import time
@@ -28,7 +28,7 @@ from kvspec.invariants import check
 from kvspec.rules import Violation
 
 LARGEST_PART = 128
-"""States that one process expands at a time, at most."""
+"""The most states that one process expands at a time."""
 
 Progress = Callable[[int, int, int], object]
 """Receives the states found, the states expanded, and the depth reached."""
@@ -41,12 +41,12 @@ class Explored(NamedTuple):
     states: int
     transitions: int
     depth: int
-    """Operations of the longest of all shortest traces."""
+    """The number of operations of the longest of all shortest traces."""
     seconds: float
     witnesses: dict[str, Sequence[Operation[Any]]]
-    """For each event reached, the operations of a shortest trace to it."""
+    """Event reached -> the operations of a shortest trace to it."""
     checked: Counter[str]
-    """How often a step checked each rule, besides `kvspec.invariants`, which checks every state."""
+    """Rule -> how often a step checked it, besides `kvspec.invariants`, which checks every state."""
     finding: Counterexample | None
     """The shortest trace to a broken rule; `None` if every rule holds in every state."""
     keys: frozenset[Key]
@@ -54,7 +54,7 @@ class Explored(NamedTuple):
 
     @property
     def missing(self) -> set[str]:
-        """Events that the scope declares and did not reach."""
+        """Events that the scope declares but did not reach."""
         return set(self.scope.sometimes - self.witnesses.keys())
 
     @property
@@ -76,9 +76,9 @@ def exhaust(
 ) -> Explored:
     """Exhaust a scope, or find the shortest trace to a broken rule.
 
-    `jobs` is the number of processes, unless `spread` has parts expanded elsewhere. `live` asks for LIVE-1 as well,
-    once all states are known. With `checker`, the memory checker checks the memory events of each transition, and each
-    state is compared with the checker's. With a `checkpoint` the search goes on from the level that is noted there.
+    `jobs` is the number of processes, unless `spread` expands parts elsewhere. `live` also checks LIVE-1, once all
+    states are known. With `checker`, the memory checker checks the memory events of each transition, and each state is
+    compared with the checker's. With a `checkpoint` the search resumes from the level in it.
     """
     begin = time.perf_counter()
     tree = _Tree(scope, key_of, progress, checker=checker)
@@ -108,7 +108,7 @@ def exhaust(
 
 
 _KEPT = ("parents", "choices", "waits", "services", "numbers", "witnesses", "checked", "transitions", "depth")
-"""The parts of a tree from which a search goes on."""
+"""The parts of a tree from which a search resumes."""
 
 
 class _Tree:
@@ -119,31 +119,31 @@ class _Tree:
         self._checker = checker
         self.parents = array("L", [0])
         self.choices = array("H", [0])
-        """By which choice of its parent each state was found."""
+        """For each state, the choice of its parent that led to it."""
         self.waits = bytearray([False])
-        """Whether some request is there."""
+        """For each state, whether it has requests."""
         self.services = Services()
         self.numbers: dict[Key, int] = {key_of(self.root()): 0}
         self.witnesses: dict[str, tuple[int, int]] = {}
-        """The first place of each event: a state and its choice."""
+        """Event -> its first state and choice."""
         self.checked: Counter[str] = Counter()
         self.transitions = 0
         self.depth = 0
         self.broken: tuple[int, int] | None = None
-        """The state and its choice after which a rule is broken."""
+        """The state and choice that break a rule."""
         self._progress = progress
 
     def root(self) -> Node:
-        """Nothing has happened."""
+        """The initial state."""
         return Node(Model(self.scope.config, checker=Checker if self._checker else None).state, frozenset())
 
     def grown(self, frontier: list[Any], begin: float) -> Grown:
-        """The tree as it is, to go on from; the search began at `begin`."""
+        """The tree so far, from which a search can resume; the search began at `begin`."""
         kept = {name: getattr(self, name) for name in _KEPT}
         return Grown(self.scope.name, time.perf_counter() - begin, kept, [packed(one) for one in frontier])
 
     def restore(self, grown: Grown) -> list[bytes]:
-        """Go on from such a tree; its frontier."""
+        """Resume from a tree. Returns its frontier."""
         for name in _KEPT:
             setattr(self, name, grown.tree[name])
         return grown.frontier
@@ -151,7 +151,7 @@ class _Tree:
     def grow(
         self, frontier: list[Any], expand: Callable[[list[list[Any]]], Iterator[Expansion]], width: int = 8
     ) -> Iterator[list[Any]]:
-        """Expand level after level until nothing is new or a rule is broken; yields each new frontier."""
+        """Expand levels until no state is new or a rule is broken. Yields each new frontier."""
         first = len(self.parents) - len(frontier)
         while frontier:
             size = max(1, min(LARGEST_PART, len(frontier) // width))
@@ -169,7 +169,7 @@ class _Tree:
             yield following
 
     def _add(self, first: int, expansion: Expansion, following: list[Any]) -> None:
-        """Number the states that follow those from `first` on."""
+        """Number the new states of an expansion, which began at state `first`."""
         numbers, place = self.numbers, 0
         for source, degree in enumerate(expansion.degrees, start=first):
             for index in range(place, place + degree):
@@ -195,7 +195,7 @@ class _Tree:
             self.broken = first + position, number
 
     def path(self, state: int, choice: int | None = None) -> list[int]:
-        """The choices on the way to a state, and one more after it."""
+        """The choices on the way to a state, and `choice` after it."""
         taken = [] if choice is None else [choice]
         while state:
             taken.append(self.choices[state])
@@ -204,11 +204,11 @@ class _Tree:
         return taken
 
     def trace(self, path: Iterable[int]) -> list[Operation[Any]]:
-        """The operations of some choices, one after the other, with their answers."""
+        """The operations of successive choices, with their answers."""
         return [op for move, _ in _walk(self.scope, self.root(), path) for op in move]
 
     def demonstrate(self, broken: tuple[int, int]) -> Counterexample:
-        """Show the failure after a state's choice."""
+        """A counterexample for the failure after a state's choice."""
         operations: list[Operation[Any]] = []
         try:
             for _, node in _walk(self.scope, self.root(), self.path(*broken), operations):
@@ -227,7 +227,7 @@ class _Tree:
 def _walk(
     scope: Scope, node: Node, path: Iterable[int], operations: list[Operation[Any]] | None = None
 ) -> Iterator[tuple[Sequence[Operation[Any]], Node]]:
-    """Take one choice after the other; `operations` is given each operation before it is carried out."""
+    """Take choices in order; each operation is appended to `operations` before it is carried out."""
     model = Model(scope.config)
     for wanted in path:
         move, came, _ = next(choice for number, choice in enumerate(choices(scope, node)) if number == wanted)
@@ -241,7 +241,7 @@ def _walk(
 
 
 def _show_stuck(tree: _Tree, dead: int) -> Counterexample:
-    """LIVE-1 is broken in a state."""
+    """A counterexample for LIVE-1 in a state."""
     path = tree.path(dead)
     operations = tree.trace(path)
     *_, (_, node) = _walk(tree.scope, tree.root(), path)

@@ -1,8 +1,8 @@
 """Protocols with two streams and a transfer engine, in all interleavings of queueing and completion.
 
-Each actor is a list of steps that it takes in order; the order of the actors, and the time at which a device completes
-an operation, are arbitrary. The memory checker checks the events. The right protocol must hold in every interleaving;
-each mistake in it must give a finding, and breadth-first search finds the shortest way there.
+Each actor takes a list of steps in order. The order of the actors, and the time at which a device completes an
+operation, are arbitrary. The memory checker checks the events. The right protocol must hold in every interleaving; each
+mistake in it must give a finding, and breadth-first search finds the shortest trace to it.
 """
 
 from collections import deque
@@ -31,11 +31,11 @@ class Step(NamedTuple):
 
     events: tuple[Event, ...]
     after: tuple[OpId, ...] = ()
-    """Operations that the actor has seen complete before."""
+    """Operations that the actor must have seen complete before."""
     free: tuple[str, int] | None = None
-    """A page that must have no holder then: the allocator's condition."""
+    """A page that must have no holder before the step: the allocator's condition."""
     cached: tuple[str, int] | None = None
-    """A page that must be cached then: a lookup's condition."""
+    """A page that must be cached before the step: a lookup's condition."""
 
 
 class Protocol(NamedTuple):
@@ -46,7 +46,7 @@ class Protocol(NamedTuple):
     actors: tuple[tuple[Step, ...], ...]
     mistake: str
     wrong: tuple[tuple[Step, ...], ...]
-    """The same actors with the mistake."""
+    """The actors with the mistake."""
     rule: str
     """The rule that the mistake breaks."""
 
@@ -56,17 +56,17 @@ class Explored(NamedTuple):
 
     states: int
     ends: int
-    """Interleavings in which all actors came to their end."""
+    """The number of interleavings in which all actors finished."""
     finding: Finding | None
     trace: tuple[Event, ...]
-    """The shortest one to the finding."""
+    """The shortest trace to the finding."""
 
 
 POOLS = {"pages": Pool(1, 2), "host": Pool(1, 2), "rows": Pool(2, 1, label_size=1)}
 
 
 def explore(actors: tuple[tuple[Step, ...], ...]) -> Explored:
-    """All interleavings, until the memory checker finds something."""
+    """Explore all interleavings until the memory checker makes a finding."""
     todo: deque[tuple[tuple[int, ...], frozenset[OpId], Checker, tuple[Event, ...]]] = deque()
     todo.append(((), frozenset(), Checker(POOLS), ()))
     seen: set[tuple[tuple[int, ...], frozenset[OpId]]] = set()
@@ -94,7 +94,7 @@ def explore(actors: tuple[tuple[Step, ...], ...]) -> Explored:
 
 
 def _next_to_complete(checker: Checker, complete: frozenset[OpId]) -> list[OpId]:
-    """The oldest operation of each stream that is not done yet, if all that it waits for is."""
+    """The oldest unfinished operation of each stream, if all operations that it waits for are done."""
     running = {id: flight for id, flight in checker.state.clocks.flights.items() if id not in complete}
     return [
         id
@@ -127,7 +127,7 @@ def _pass(id: str, holder: str, page: int, label: str) -> Begin:
 
 
 def _busy(holder: str, id: str, page: int, *before: Event) -> tuple[Step, ...]:
-    """Another request, which takes a page, computes in it and lets it go."""
+    """Another request, which takes a page, writes it and releases it."""
     taken = Step((*before, Take(holder, "pages", [page]), _pass(id, holder, page, holder)), free=("pages", page))
     return taken, Step((Release(holder, "pages", [page]),), after=(id,))
 
@@ -138,7 +138,7 @@ _STORED = (
     Publish("host", [1], ["k"], ["x"]),
     Release("tier", "host", [1]),
 )
-"""A page of the host tier that can be found."""
+"""A cached page of the host tier."""
 
 
 def _backup(*pins: Event) -> Step:

@@ -237,7 +237,7 @@ class Walk:
         return batch if batch.turns else None
 
     def _room_for_one(self, turn: Turn) -> bool:
-        """Room for one more token, if need be from who came last; whether the request is still there."""
+        """Make room for one more token; if needed, retract the newest requests. Returns whether this one remains."""
         while not turn.gone and not self.memory.extend(turn.req, turn.done + 1):
             self._retract(self._running[-1])
         return not turn.gone

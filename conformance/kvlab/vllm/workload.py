@@ -113,7 +113,7 @@ class Workload:
         return replace(self, server=server, groups=groups, blocks=self.blocks // self.ratio + 2 * len(groups))
 
     def leaves_out(self, tokens: int) -> bool:
-        """Whether a prompt of so many tokens is loaded without the block in which its last token's window begins."""
+        """Whether a load of so many tokens leaves out the block in which the window of the last token begins."""
         windows = [(size, tokens - window) for kind, size, window in self.groups if kind == "window"]
         return any(start >= 0 and (start + 1) % size == 0 for size, start in windows)
 

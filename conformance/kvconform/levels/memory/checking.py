@@ -23,11 +23,11 @@ from kvconform.traces.merging import AnyReader, Source
 from kvspec.rules import MEMORY_RULES
 
 SECONDS = 60.0
-"""Time spent at most, on a slow machine, on the shortest part of a trace for one group of findings."""
+"""The most seconds, on a slow machine, to find the shortest part of a trace for one group of findings."""
 
 
 _NAMED = 4
-"""Holders with pages at the end that are named."""
+"""The most holders with pages at the end that are named."""
 
 
 def check(path: Source, trace: AnyReader, how: Check) -> Checked:
@@ -36,7 +36,7 @@ def check(path: Source, trace: AnyReader, how: Check) -> Checked:
     `follow` prints the first finding of each kind at once and passes it to `met`.
 
     Raises:
-        InputError: a line cannot be used, and nothing was found before it.
+        InputError: a line is invalid, and nothing was found before it.
     """
     consoles, baseline = how.consoles, how.baseline
     console = consoles.details
@@ -58,7 +58,7 @@ def check(path: Source, trace: AnyReader, how: Check) -> Checked:
         problem = error
     except Interrupted:
         if how.follow:
-            forgive()  # nothing else ends it
+            forgive()  # only an interrupt ends it
     outcome = grouping.outcome()
     outcome = outcome._replace(groups=keep_ledgers(path, outcome.groups, baseline))
     if problem is not None:

@@ -11,25 +11,25 @@ from kvconform.findings.finding import Reference
 from kvspec.memory.events import MemoryEvent
 
 GROUPS = 1000
-"""Kinds of findings that are kept; further kinds are only counted."""
+"""The most kinds of findings that are kept; further kinds are only counted."""
 
 SUBJECTS = 1000
-"""Findings of a group that are kept, because leaks differ by the place where their pages were taken.
+"""The most findings of a group that are kept: leaks differ in the place at which their pages were taken.
 
-`REMEMBERED` with a baseline that names such places."""
+With a baseline that names such places it is `REMEMBERED`."""
 
 REMEMBERED = 100_000
-"""Findings that can be the cause of later ones; the oldest are forgotten first."""
+"""The most findings that are remembered as causes of later ones; the oldest are forgotten first."""
 
 KINDS = {kind: str(kind.__struct_config__.tag) for kind in get_args(MemoryEvent)}
 """The name of each kind of event in a trace."""
 
 
 class Group:
-    """Findings of one rule, at one place, with one first cause: most likely one defect."""
+    """Findings of one rule, at one place, with one first cause: probably one defect."""
 
     def __init__(self, finding: Finding, kind: str, line: int, cause: "Group | None") -> None:
-        """The first finding of it, at an event of a `kind` that stands on `line`."""
+        """Begin with the group's first finding, at an event of this kind on this line."""
         self.finding = finding
         self.kind = kind
         self.line = line
@@ -37,20 +37,20 @@ class Group:
         """The group that this one may follow from."""
         self.count = 1
         self.findings = [finding]
-        """The first of them."""
+        """The first findings of the group."""
         self.ledger: list[Reference] = []
-        """Of the first finding; see `ledger`."""
+        """The ledger of the first finding; see `ledger`."""
         self.required: set[int] = set()
         """Lines of the events by which its holder got and released its page: every part of the trace keeps them."""
         self.sequences: Counter[str] = Counter()
-        """For leaks: sequence of events that took and released the page -> how often."""
+        """For leaks: sequence of events that took and released the page -> the number of leaks."""
 
     def line_of(self, event: int) -> int:
-        """The line of an event, one of those of the trace."""
+        """The line of an event of the trace."""
         return self.line - self.finding.event + event
 
     def leave(self, finding: Finding) -> None:
-        """One of its findings is known: the next one stands for the others."""
+        """Remove a known finding. If it was the first, the next one represents the group."""
         self.count -= 1 + finding.more
         self.findings.remove(finding)
         if finding is self.finding and self.findings:
@@ -62,40 +62,40 @@ class Grouped(NamedTuple):
     """The outcome of a trace."""
 
     events: Counter[str]
-    """By kind."""
+    """The number of events of each kind."""
     groups: list[Group]
-    """In the order in which they were first met; known findings are not among them."""
+    """The groups in the order of their first findings, without known findings."""
     beyond: int
-    """Findings of still other kinds, more than `GROUPS`."""
+    """The number of findings of further kinds, past the first `GROUPS`."""
     checked: Counter[str]
-    """How often each rule was checked."""
+    """Rule -> how often it was checked."""
     unchecked: dict[str, Counter[str]]
-    """Pool -> how often a rule could not be checked there, because events left labels out."""
+    """Pool -> rule -> how often it could not be checked, because events had no labels."""
 
 
 class Grouping:
     """Runs the memory checker on a trace and groups its findings."""
 
     def __init__(self, checker: Checker, baseline: Baseline, found: Callable[[Group], object] | None = None) -> None:
-        """Findings in `baseline` are counted there; `found` is given the first finding of each other kind."""
+        """Findings in `baseline` are counted there; `found` is called with each new group."""
         self._checker = checker
         self._baseline = baseline
         self._subjects = REMEMBERED if baseline.asks_where_taken else SUBJECTS
         self._found = found
         self._groups: dict[tuple[object, ...], Group] = {}
         self._at: dict[tuple[int, str], Group] = {}
-        """Event, and what a finding is about -> the group of its first such finding."""
+        """Event and subject of a finding -> the group of the first such finding."""
         self._order: deque[tuple[int, str]] = deque()
         self._events: Counter[str] = Counter()
         self._beyond = 0
         self.identities: set[tuple[object, ...]] = set()
-        """Of the first `REMEMBERED` findings, known ones too."""
+        """Identities of the first `REMEMBERED` findings, including known ones."""
 
     def step(self, line: int, event: MemoryEvent) -> list[Finding]:
-        """Check the event on `line`; its findings.
+        """Check the event on `line`. Returns its findings.
 
         Raises:
-            Malformed: no engine can mean this.
+            Malformed: the event makes no sense for any engine.
         """
         kind = KINDS[type(event)]
         self._events[kind] += 1
@@ -115,7 +115,7 @@ class Grouping:
         same = (finding.code, finding.at or kind, finding.pool, finding.earlier)
         group = self._groups.get((*same, None if cause is None else id(cause)))
         if group is None and cause is not None and cause is self._groups.get((*same, None)):
-            group = cause  # the same again, on the same page or holder
+            group = cause  # the same finding again, on the same page or holder
         if group is not None:
             group.count += 1 + finding.more
             if len(group.findings) < self._subjects:
@@ -131,7 +131,7 @@ class Grouping:
                 self._found(group)
         event = finding.event, finding.about
         if event not in self._at:
-            # A finding that follows from a consequence follows from its cause.
+            # A finding that follows from a consequence follows from the first cause.
             self._at[event] = group.cause or group
             self._order.append(event)
             if len(self._order) > REMEMBERED:

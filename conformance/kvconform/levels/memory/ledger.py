@@ -1,6 +1,6 @@
-"""The ledger of a finding: who took its page and gave it back since it was last free, who named it and who wrote it.
+"""The ledger of a finding: the events since its page was last free that took, released, named or wrote the page.
 
-A finding stands where a defect shows; its cause is an earlier event. The ledger lists the events that can be it.
+A finding is reported at the event that shows a defect. The ledger lists the earlier events that may be its cause.
 """
 
 from collections import Counter
@@ -17,29 +17,29 @@ from kvspec.memory import events as e
 from kvspec.memory.events import MemoryEvent, Page, Pool, Use
 
 RACES = ("MEM-RACE", "MEM-REWRITE", "MEM-ORDER")
-"""Rules about two operations: their ledger has what orders one after the other."""
+"""Rules about two operations: their ledger has the events that order the operations."""
 
 CONTENTS = ("MEM-WRITTEN", "MEM-CONTENT", "MEM-NAME", "MEM-OVERWRITE", "MEM-DELIVER", "MEM-FAILED")
-"""Rules about what a page holds: their ledger has writes and names, too."""
+"""Rules about the content of a page: their ledger also has writes and names."""
 
 _OWNS = "+-"
 _REMEMBERED = 400
-"""Entries of a page that are remembered; of more, those of holders that hold it no longer are forgotten first."""
+"""The most remembered entries of a page. Entries of former holders are forgotten first."""
 _Key = tuple[str, Page]
 
 
 class _History:
-    """The events of one page since it was last free, and in the residency before."""
+    """The events of one page since it was last free, and in its previous residency."""
 
     def __init__(self, holders: Iterable[str | None]) -> None:
-        """`holders` are those of findings: all of their events are kept."""
+        """`holders` are the holders of findings: all their events are kept."""
         self._about = {*holders}
         self.before: list[Reference] = []
         self.now: list[Reference] = []
         self.held: Counter[str] = Counter()
         self._names = 0
         self._was: dict[str, str] = {}
-        """Holder -> the one that it has the page from."""
+        """Holder -> the holder that transferred the page to it."""
 
     def add(self, entry: Reference) -> None:
         if entry.sign == "+" and self.is_free and any(one.sign == "-" for one in self.now):
@@ -52,14 +52,14 @@ class _History:
             self.now = [one for one in self.now if one.holder in kept or one.sign not in _OWNS][-_REMEMBERED:]
 
     def transfer(self, entry: Reference, old: str) -> None:
-        """All references of `old` are those of the entry's holder."""
+        """All references of `old` pass to the entry's holder."""
         if self.held[old] > 0:
             self.held[entry.holder] += self.held.pop(old)
             self._was[entry.holder] = old
             self.now.append(entry)
 
     def line_of(self, holder: str | None) -> set[str]:
-        """A holder and those that it has the page from."""
+        """A holder, and the holders that the page was transferred from, back to the first."""
         names: set[str] = set()
         while holder is not None and holder not in names:
             names.add(holder)
@@ -67,7 +67,7 @@ class _History:
         return names
 
     def of(self, finding: Finding) -> list[Reference]:
-        """The entries that a finding is about."""
+        """The entries that belong in the ledger of a finding."""
         own, race = self.line_of(finding.holder), finding.rule in RACES
         left_out = "" if finding.rule in CONTENTS else "w" if finding.rule == "MEM-USE" else "wt"
         return [
@@ -77,21 +77,21 @@ class _History:
 
     @property
     def is_free(self) -> bool:
-        """Whether nothing refers to the page and no name finds it."""
+        """Whether the page has no references and no names."""
         return not +self.held and not self._names
 
     def name(self, entry: Reference, more: int) -> None:
-        """So many names more find the page; 0: none does any more."""
+        """The page gets so many more names; 0: it loses all its names."""
         self._names = self._names + more if more else 0
         self.now.append(entry)
 
     def taken(self, holder: str | None) -> list[str]:
-        """Where a holder took its references to the page, in the engine's words."""
+        """The places at which a holder took its references to the page, in the engine's words."""
         own = self.line_of(holder)
         return [one.site for one in self.now if one.holder in own and one.sign == "+"]
 
     def sequence(self, holder: str | None) -> str:
-        """How a holder took the page and gave it back: `+lock_prefix +lock_prefix -free`."""
+        """The sequence of a holder's takes and releases of the page: `+lock_prefix +lock_prefix -free`."""
         own = self.line_of(holder)
         ours = (one for one in self.now if one.holder in own and one.sign in _OWNS)
         return " ".join(f"{one.sign}{one.site or one.event}" for one in ours)
@@ -133,10 +133,10 @@ def _host(event: MemoryEvent) -> str:
 
 
 def keep_ledgers(path: Source, groups: Sequence[Group], baseline: Baseline) -> list[Group]:
-    """Read a trace once more, and give each group the ledger of its first finding, and how often which one was met.
+    """Read a trace again, and give each group the ledger of its first finding and the counts of its sequences.
 
-    Findings whose references `baseline` knows by where they were taken are counted there, and left out: the groups of
-    the others. A trace that cannot be read a second time leaves them as they are.
+    Findings that `baseline` knows by the places where their references were taken are counted there and removed.
+    Returns the groups that are left. If the trace cannot be read a second time, they stay unchanged.
     """
     subjects = [finding for group in groups for finding in group.findings if finding.page is not None]
     if not subjects or not path.is_file():
@@ -152,7 +152,7 @@ def keep_ledgers(path: Source, groups: Sequence[Group], baseline: Baseline) -> l
 
 
 class _Book:
-    """Goes along with a trace, and keeps the histories of the pages that findings are about."""
+    """Follows a trace, and keeps the histories of the pages of findings."""
 
     def __init__(
         self, pools: dict[str, Pool], groups: Sequence[Group], subjects: Sequence[Finding], baseline: Baseline
@@ -164,7 +164,7 @@ class _Book:
             holders.setdefault(_key(finding), []).append(finding.holder)
         self._pages = {key: _History(names) for key, names in holders.items()}
         self._tables: dict[str, dict[int, _Key]] = {}
-        """Table -> page index -> one of these pages."""
+        """Table -> index -> one of these pages."""
         self._races = {id(group): _Race(group.finding) for group in groups if group.finding.rule in RACES}
         self._found: dict[int, list[tuple[Group, Finding]]] = {}
         for group in groups:
@@ -173,7 +173,7 @@ class _Book:
                     self._found.setdefault(finding.event, []).append((group, finding))
 
     def step(self, number: int, line: int, event: MemoryEvent) -> None:
-        """One event, and the findings that it makes."""
+        """Follow one event, and close the ledgers of its findings."""
         for race in self._races.values():
             race.step(number, line, event)
         self._close(self._found.get(number, []))
@@ -205,7 +205,7 @@ class _Book:
                 group.required = {one.line for one in group.ledger if one.holder in own}
 
     def _changes(self, event: MemoryEvent) -> Iterator[tuple[_Key, Sign, str, str]]:
-        """The pages at hand that an event changes: page, sign, holder, and what it does, in words."""
+        """The changes of an event to these pages: page, sign, holder, and a description."""
         match event:
             case e.Take() | e.Share() | e.Release():
                 sign: Sign = "-" if isinstance(event, e.Release) else "+"
@@ -264,7 +264,7 @@ class _Book:
 
 
 def _references(before: int, sign: Sign) -> str:
-    """How many references a holder has after one more or less."""
+    """The number of references of a holder after one more or less, in words."""
     if sign == "+":
         return f"it has {counted(before + 1, 'reference')}"
     return f"it has {counted(before - 1, 'reference')} left" if before > 1 else "it has none left"
@@ -289,7 +289,7 @@ def _tag(event: MemoryEvent) -> str:
 
 
 def sequences_in_words(group: Group) -> str:
-    """How the holders of a group of leaks took their pages and gave them back, the most frequent first."""
+    """The sequences in which the holders of leaks took and released their pages, the most frequent first."""
     total = group.sequences.total()
     if total < 2:
         return ""

@@ -65,14 +65,14 @@ NEAR = 20
 
 
 class Step(NamedTuple):
-    """An event, and the line it stands on; the event may be narrowed."""
+    """An event, which may be narrowed, and its line."""
 
     line: int
     event: MemoryEvent
 
 
 class Cut(NamedTuple):
-    """The shortest part that was found."""
+    """The shortest part of the trace that was found."""
 
     steps: list[Step]
     total: int
@@ -80,7 +80,7 @@ class Cut(NamedTuple):
     complete: bool
     """Whether the finding is lost if any one further event is left out. If not, the search was stopped."""
     last_release: tuple[int, MemoryEvent] | None
-    """Of the whole: see `cutting.last_release`."""
+    """The last release in the whole trace; see `reductions.last_release`."""
 
     @property
     def is_shortest(self) -> bool:
@@ -169,7 +169,7 @@ def cut(pools: dict[str, Pool], steps: list[Step], group: Group, identities: Ide
     try:
         if not (search.begins(steps) or search.shows(steps)):
             return None
-        # Events that change nothing go first, then those that seldom matter.
+        # First leave out events that change nothing, then those that seldom matter.
         for kinds in (LOOKS, EndHolder | Reserve | Unify, Wait | Send | Receive):
             search.shows([step for step in search.best[:-1] if not isinstance(step.event, kinds)] + search.best[-1:])
         keyed = {name for name, pool in pools.items() if pool.keyed}
@@ -211,24 +211,24 @@ class _Search:
         self.best: list[Step] = []
 
     def begins(self, whole: Sequence[Step]) -> bool:
-        """Whether a slice of the whole shows it."""
+        """Whether a slice of the whole shows the finding."""
         for numbered in slices(whole, self._finding, self._pools):
-            self._effort.spend(_cost(whole) // 4)  # only looked at
+            self._effort.spend(_cost(whole) // 4)  # the slice is only read, not checked
             if not numbered or numbered[-1][0] != whole[-1].line:
                 continue
             slice_ = {line: Step(line, event) for line, event in numbered}
             part = [step for _, step in sorted((self._required | slice_).items())]
-            # Other pages of the last event would lack the events that are left out, so it is cut first. If the finding
-            # is about those pages, the whole event is needed.
+            # Other pages of the last event would lack the events that are left out, so this event is cut first. If the
+            # finding is about those pages, the whole event is needed.
             if self.shows(part) or self.shows([*part[:-1], whole[-1]]):
                 return True
         return False
 
     def shows(self, steps: Sequence[Step]) -> bool:
-        """Whether these events show it; if so they are the best so far, since only shorter ones are tried.
+        """Whether these events show the finding. If so they are the best so far, since only shorter parts are tried.
 
         Raises:
-            TimeoutError: the effort was spent before.
+            TimeoutError: the effort was already spent.
         """
         if self._effort.is_spent:
             raise TimeoutError
@@ -240,7 +240,7 @@ class _Search:
         return True
 
     def _has_ledger(self, steps: Sequence[Step]) -> bool:
-        """Whether all events by which the finding's holder got and released its page are there."""
+        """Whether the part has all events by which the finding's holder got and released its page."""
         if not self._required:
             return True
         page = self._finding.pool or "", self._finding.page
@@ -251,7 +251,7 @@ class _Search:
         return standing(steps[:-1], self._finding.pool, self._finding.page)
 
     def _is_released(self, steps: Sequence[Step]) -> bool:
-        """Whether the same event released the page last; for a leak its holder's releases may be left out."""
+        """Whether the same event was the page's last release. For a leak the releases of its holder may be left out."""
         if self.last_release is None or self._finding.rule == "MEM-LEAK":
             return True
         last = last_release(steps[:-1], self._finding)
@@ -277,7 +277,7 @@ def _is_about(event: MemoryEvent, page: tuple[str, Page | None]) -> bool:
 
 
 def _narrow(search: _Search) -> None:
-    """Leave out pages and uses of the events that are left."""
+    """Leave out pages and uses of the remaining events."""
     for index in range(len(search.best) - 1, -1, -1):
         for field in PARTS:
             before = search.best
@@ -292,7 +292,7 @@ def _narrow(search: _Search) -> None:
 
 
 def _kept(steps: Sequence[Step], about: Callable[[MemoryEvent], MemoryEvent | None]) -> list[Step]:
-    """The reduced events, with the last one as it is."""
+    """The reduced events, with the last one unchanged."""
     kept = ((step.line, about(step.event)) for step in steps[:-1])
     return [*(Step(line, event) for line, event in kept if event is not None), *steps[-1:]]
 

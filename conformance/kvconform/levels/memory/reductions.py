@@ -1,6 +1,6 @@
-"""Parts of a trace that may be traces themselves: of some holders or operations, with less of an event.
+"""Reduces a trace to smaller traces: to some holders or operations, or to parts of its events.
 
-With an operation its end, the waits for it and its deliveries are left out, too. A page that no holder in the part got
+If an operation is left out, so are its end, the waits for it and its deliveries. A page without a holder in the part
 gets no name there.
 """
 
@@ -15,7 +15,7 @@ from kvspec.memory import events as e
 from kvspec.memory.events import MemoryEvent, OpId, Page, Use
 
 Moves = e.Take | e.Share | e.Release | e.Transfer | e.Publish | e.Drop
-"""Events after which something else stands of pages."""
+"""Events that change the holders or names of pages."""
 
 
 class About:
@@ -90,7 +90,7 @@ class Operations:
     """Reduces events one by one to those of some operations."""
 
     def __init__(self, kept: Iterable[OpId]) -> None:
-        """Keep these."""
+        """Keep these operations."""
         self._kept = set(kept)
 
     def __call__(self, event: MemoryEvent) -> MemoryEvent | None:
@@ -101,15 +101,15 @@ class Operations:
 
 
 def operations_in(steps: Iterable[tuple[int, MemoryEvent]]) -> list[OpId]:
-    """The operations that are queued, in order."""
+    """The queued operations, in order."""
     return list(dict.fromkeys(event.id for _, event in steps if isinstance(event, e.Begin)))
 
 
 def standing(steps: Iterable[tuple[int, MemoryEvent]], pool: str | None, page: Page | None) -> set[tuple[object, int]]:
-    """The names and references of one page and the operations in flight after events, each with the line of its event.
+    """One page's names and references, and the operations in flight, after events: each with the line of its event.
 
-    If a part of a trace has other lines here than the whole, the part lacks an event that ended one of them, and so
-    shows a state that never was.
+    If a part of a trace gives other lines than the whole, it lacks an event that ended one of them. It then shows a
+    state that never existed.
     """
     names: dict[object, int] = {}
     flying: dict[object, int] = {}
@@ -157,9 +157,9 @@ def _refer(
 
 
 def last_release(steps: Iterable[tuple[int, MemoryEvent]], finding: Finding) -> tuple[int, MemoryEvent] | None:
-    """The event that released the page of a finding on owners last; for a leak the last release by its holder.
+    """The last release of the page of a finding on owners; for a leak the last release by its holder.
 
-    `steps` are those before the finding. `None`: there is no such event, or the page has a holder.
+    `steps` are the events before the finding. `None`: there is no such event, or the page has a holder.
     """
     last: tuple[int, MemoryEvent] | None = None
     references: dict[str, list[int]] = {}
@@ -175,7 +175,7 @@ def last_release(steps: Iterable[tuple[int, MemoryEvent]], finding: Finding) -> 
 
 
 def _at(event: Moves, pool: str | None, page: Page | None) -> int | None:
-    """Where in the event's pages the page is; `None` if it is not there."""
+    """The place of the page in the event's pages; `None` if it is not among them."""
     before = 0
     for run in event.pages or () if event.pool == pool else ():
         first, count = run if isinstance(run, tuple) else (run, 1)
@@ -200,7 +200,7 @@ def holders_in(event: MemoryEvent) -> list[str]:
 
 
 def pages_in(event: MemoryEvent) -> list[tuple[str, Page]]:
-    """The pages that an event names, but for those of uses and lists of figures."""
+    """The pages that an event names, except those of uses and of lists of figures."""
     match event:
         case e.Take() | e.Share() | e.Release() | e.Publish() | e.Drop() | e.Map():
             return [(event.pool, page) for page in singly(event.pages)]
@@ -221,17 +221,17 @@ PARTS = ("pages", "reads", "writes", "copies", "unwritten", "after", "keepers", 
 
 
 def parts(event: MemoryEvent, field: str) -> int:
-    """How many parts a field has; 0 for a field that the event does not have, or that cannot be narrowed."""
+    """The number of parts of a field; 0 if the event lacks the field, or it cannot be narrowed."""
     value = getattr(event, field, None)
     if field == "pages" and isinstance(value, list):
         if isinstance(event, e.Map) or len(value) > 4096:
-            return 0  # positions hang on their order
+            return 0  # positions depend on the order of pages
         return len(singly(value))
     return len(value) if isinstance(value, (list, dict)) else 0
 
 
 def narrowed(event: Any, field: str, kept: Sequence[int]) -> Any:
-    """The event with only some parts of a field; names that go with pages are narrowed along."""
+    """The event with only some parts of a field. Names of pages are narrowed together with the pages."""
     value = getattr(event, field)
     if isinstance(value, dict):
         items = list(value.items())

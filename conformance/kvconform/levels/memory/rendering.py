@@ -43,7 +43,7 @@ class Renderer:
     """Checks a trace event by event, and keeps the chosen moments."""
 
     def __init__(self, pools: dict[str, Pool], chosen: Chosen = lambda *_: True, holder: str | None = None) -> None:
-        """Nothing has happened yet. Of batches only the part of `holder` is described, if one is given."""
+        """Begin with all pools free. With a `holder` only its part of batches is described."""
         self.pools = pools
         self._holder = holder
         self.checker = Checker(pools)
@@ -99,7 +99,7 @@ def _cells(
 ) -> dict[str, Cell]:
     pool = state.pools[name]
     numbers = {*pool.individual, *pool.groups, *(page for other, page in wrong if other == name and page is not None)}
-    # Of pages that are only named, no more than can be drawn.
+    # At most as many pages that are only named as can be drawn.
     pages = (page for other, page in named if other == name)
     numbers |= set(nsmallest(DRAWN, pages, key=lambda page: by_number(str(page))))
     cells = {}
@@ -131,7 +131,7 @@ def _uses(state: State, pool: PoolState, number: Page) -> list[str]:
 
 
 def named_in(event: MemoryEvent, state: State) -> Iterator[tuple[str, Page]]:
-    """The pages that an event names, and those that it uses."""
+    """The pages that an event names or uses."""
     yield from pages_in(event)
     if isinstance(event, Begin):
         for use in (*event.reads, *event.writes, *(use for pair in event.copies for use in pair)):
@@ -159,7 +159,7 @@ def holders_of(event: MemoryEvent, state: State) -> Iterator[str]:
 
 
 def concerned(event: MemoryEvent, state: State) -> Iterator[str]:
-    """The holders that an event is about, with those of the table or the operation in flight that it ends.
+    """The holders that an event is about, and those of the table or operation in flight that it ends.
 
     `state` is the state before the event.
     """
@@ -179,10 +179,10 @@ def findings_of_groups(
     seconds: float,
     described: Described = "causes",
 ) -> list[Finding]:
-    """A finding for each group: a cause with the shortest part of the trace that shows it, a consequence without.
+    """A finding for each group: causes with the shortest part of the trace that shows them, consequences without.
 
     `described="all"` treats consequences like causes; `"none"` searches for no part. Each search takes at most
-    `seconds`. A trace that cannot be read a second time has no such part.
+    `seconds`. If the trace cannot be read a second time, no finding has such a part.
     """
     causes = [group for group in outcome.groups if group.cause is None][:DESCRIBED]
     chosen = [] if described == "none" else outcome.groups if described == "all" else causes
@@ -223,7 +223,7 @@ def _name_parts(parts: Parts, findings: Sequence[Finding]) -> None:
 
 
 def finding_of(path: Source, pools: dict[str, Pool], group: Group, cut: Cut | None, follows: str = "") -> Finding:
-    """A finding, described by the shortest part of the trace that shows it, or else by the events before it."""
+    """A finding, described by the shortest part of the trace that shows it, or without one by the events before it."""
     if cut is not None:
         size = f"{len(cut.steps):,} of {cut.total:,} events"
         note = f"The shortest part that shows it ({size})."
@@ -305,7 +305,7 @@ def _released(group: Group, release: tuple[int, MemoryEvent] | None) -> Iterator
 
 
 def pool_to_name(found: Broken, pools: int) -> str:
-    """The pool of a finding, if the trace has several: the finding's words name pages by number alone."""
+    """The pool of a finding, if the trace has several: the finding's text names pages only by number."""
     return found.pool or "" if pools > 1 else ""
 
 

@@ -11,7 +11,7 @@ from kvspec.memory import events as e
 from kvspec.memory.events import MemoryEvent, Pages, Use
 
 _FEW = 8
-"""Names that are listed; further ones are counted."""
+"""The most names that are listed; further ones are counted."""
 
 
 def sentence(event: MemoryEvent) -> str:
@@ -91,7 +91,7 @@ def _clause(event: MemoryEvent) -> str:
 
 
 def _announced(event: e.Announce) -> str:
-    """Blocks that routers learn of, in words."""
+    """An announcement of blocks to routers, in words."""
     where = " of all tiers" if event.tier is None else f" of {event.tier}"
     behind = "" if event.parent is None else f" behind {event.parent}"
     does = [
@@ -105,7 +105,7 @@ def _announced(event: e.Announce) -> str:
 
 
 def _operation(event: e.Begin | e.Wait | e.End | e.Send | e.Receive | e.Deliver) -> str:
-    """An event of an operation, or between hosts."""
+    """An event of an operation, or between hosts, in words."""
     match event:
         case e.Begin():
             stream = "" if event.stream is None else f" on stream {event.stream}"
@@ -149,7 +149,7 @@ def _does(event: e.Begin) -> list[str]:
 
 
 def use_of(use: Use) -> str:
-    """Slots that an operation uses, in words."""
+    """The slots of a use, in words."""
     whose = "" if use.holder is None else f" for {use.holder}"
     if use.table is not None:
         return f"{_range('position', use)} of table {use.table}{whose}"
@@ -158,7 +158,7 @@ def use_of(use: Use) -> str:
 
 
 def _range(what: str, use: Use) -> str:
-    """The positions of a use, written like page numbers: with the last one included."""
+    """The positions of a use, written like page numbers, with an inclusive end."""
     if use.stop == use.start + 1:
         return f"{what} {use.start}"
     return f"{what}s {use.start}" + (f"..{use.stop - 1}" if use.stop else " on")

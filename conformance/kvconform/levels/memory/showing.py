@@ -1,4 +1,4 @@
-"""A trace or vector of memory events, to be shown."""
+"""Shows a trace or vector of memory events."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -46,7 +46,7 @@ class Replay:
         return self._check(Renderer(self._pools, lambda *_: False), self._events())
 
     def rendered(self, wanted: Wanted, centre: int | None, last: int) -> tuple[Trace, list[str]]:
-        """The wanted events, and the holders behind a wanted line."""
+        """The wanted events, and the holders after a wanted line."""
         part = wanted.part()
 
         def chosen(number: int, event: MemoryEvent, state: State, about: list[str]) -> bool:
@@ -70,5 +70,5 @@ class Replay:
         return renderer.trace(), after
 
     def drawn(self, cells: dict[str, Any], pool: str | None, page: str) -> list[str]:
-        """Each pool that has one of that number."""
+        """Each pool that has a page of that number."""
         return [name for name in cells if pool in (None, name) and page in cells[name]]

@@ -1,6 +1,6 @@
-"""The pages that a finding may need: its own, and through copies the pages whose content they got.
+"""The pages that a finding may need: its own, and those from which their content was copied.
 
-A page has many lives. One begins each time that the page is allocated; the lives before are seldom needed.
+A page has many lives: one begins at each allocation. Earlier lives are seldom needed.
 """
 
 from collections import Counter
@@ -15,31 +15,31 @@ from kvspec.memory import events as e
 from kvspec.memory.events import MemoryEvent, OpId, Page, Pool, Use
 
 Life = tuple[str, Page, int]
-"""A pool, a page of it, and how often it had been handed out."""
+"""A pool, a page of it, and the number of its allocations so far."""
 Numbered = tuple[int, MemoryEvent]
-"""The line on which an event stands, and the event."""
+"""The line of an event, and the event."""
 Range = tuple[int, int, Life]
-"""Slots of a use, counted as in the use, and the page in which they lie."""
+"""First and end slot, counted as in the use, and the page that contains them."""
 
 LOOKS = e.Count | e.Idle | e.Decide | e.Announce | e.Deliver
-"""Events after which nothing else stands of pages."""
+"""Events that change nothing in pages."""
 
 BACK = (0, 1, 1 << 60)
-"""How many lives of a page before the last one are tried."""
+"""The numbers of lives of a page before the last one that are tried."""
 
 
 class Lives:
-    """Goes along with events: in which life each page is, which pages uses touch, and who has which."""
+    """Follows events, and knows the current life of each page, the pages of uses, and the pages of holders."""
 
     def __init__(self, pools: Mapping[str, Pool]) -> None:
-        """No page has been handed out."""
+        """No page has been allocated."""
         self._pools = pools
         self.begun = Counter[tuple[str, Page]]()
         self.held: dict[str, Counter[tuple[str, Page]]] = {}
         self._tables: dict[str, tuple[str, list[Page]]] = {}
 
     def step(self, event: MemoryEvent) -> None:
-        """One event has happened."""
+        """Follow one event."""
         match event:
             case e.Take() | e.Share():
                 pages = [(event.pool, page) for page in singly(event.pages)]
@@ -58,7 +58,7 @@ class Lives:
                 mapped[event.index : event.index + len(new)] = new
             case e.Unmap() if event.table in self._tables:
                 mapped = self._tables[event.table][1]
-                if not 0 < event.stop < len(mapped):  # else the table has a hole, and its pages are missed
+                if not 0 < event.stop < len(mapped):  # else the table would have a hole; its pages stay listed
                     del mapped[event.index :]
 
     def _transfer(self, event: e.Transfer) -> None:
@@ -71,17 +71,17 @@ class Lives:
         self.held.setdefault(event.new, Counter()).update(passed)
 
     def of(self, pool: str, page: Page) -> Life:
-        """The life in which a page is."""
+        """The current life of a page."""
         return pool, page, self.begun[pool, page]
 
     def listed(self, use: Use) -> tuple[str, list[Page]]:
-        """The pages that a use counts its slots in."""
+        """The pages in which the slots of a use are counted."""
         if use.table is not None:
             return self._tables.get(use.table, ("", []))
         return use.pool or "", singly(use.pages)
 
     def size(self, pool: str) -> int:
-        """Slots of a page."""
+        """The number of slots of a page."""
         return self._pools[pool].page_size if pool in self._pools else 1
 
     def used(self, use: Use) -> Iterator[Range]:
@@ -93,7 +93,7 @@ class Lives:
             yield max(start, index * size), min(stop, (index + 1) * size), self.of(pool, page)
 
     def part(self, use: Use, start: int, stop: int) -> Use:
-        """Slots `start` to `stop` of a use, counted as in the use; it itself, if these are all."""
+        """Slots `start` to `stop` of a use, counted as in the use; the use itself, if these are all its slots."""
         pool, pages = self.listed(use)
         size = self.size(pool)
         if start <= use.start and stop >= (use.stop or len(pages) * size):
@@ -112,7 +112,7 @@ class Lives:
 
 
 def slices(steps: Sequence[Numbered], finding: Finding, pools: Mapping[str, Pool]) -> Iterator[list[Numbered]]:
-    """Parts of `steps` that may show what the last of them is found to do, those that are most likely short first."""
+    """Parts of `steps` that may show the finding of the last step, the probably shortest first."""
     if finding.hosts is not None:
         yield _decisions(steps, finding.group, finding.hosts)
     lives = Lives(pools)
@@ -147,7 +147,7 @@ def slices(steps: Sequence[Numbered], finding: Finding, pools: Mapping[str, Pool
 
 
 def _decisions(steps: Sequence[Numbered], group: str, hosts: Sequence[str | None]) -> list[Numbered]:
-    """The last decision of a host, those of another one from the same place on, and the last step."""
+    """The last decision of a host, those of another host from the same place on, and the last step."""
     own, others = (
         [step for step in steps if isinstance(step[1], e.Decide) and (step[1].group, step[1].host) == (group, host)]
         for host in hosts
@@ -159,7 +159,7 @@ def _decisions(steps: Sequence[Numbered], group: str, hosts: Sequence[str | None
 def _announced(
     steps: Sequence[Numbered], block: Page | None, lives: Lives, pools: Mapping[str, Pool]
 ) -> Iterator[list[Numbered]]:
-    """Announcements of the last step's host: its batches nearby; what is said of a block, and that with its names."""
+    """Announcements of the last step's host: its batches nearby, or those of a block, without and with its names."""
     last = steps[-1][1]
     said = [(line, event) for line, event in steps if isinstance(event, e.Announce) and event.host == last.host]
     if block is None:
@@ -195,7 +195,7 @@ def _about_block(event: e.Announce, block: Page) -> e.Announce | None:
 
 
 def near_announcement(event: e.Announce, finding: Finding) -> e.Announce | None:
-    """The part of an announcement that a finding on one may need: of its block, or of the batches beside it."""
+    """The part of an announcement that a finding on announcements may need: of its block, or of batches nearby."""
     if finding.rule != "MEM-ANNOUNCE":
         return None
     if finding.page is not None:
@@ -205,13 +205,13 @@ def near_announcement(event: e.Announce, finding: Finding) -> e.Announce | None:
 
 
 def _back(life: Life, back: int) -> Iterator[Life]:
-    """A life of a page, and some before it."""
+    """A life of a page, and up to `back` lives before it."""
     pool, page, number = life
     yield from ((pool, page, earlier) for earlier in range(max(0, number - back), number + 1))
 
 
 def _sources(lives: set[Life], copied: Sequence[tuple[list[Range], list[Range]]], back: int) -> set[Life]:
-    """Lives of pages, and of those whose content was copied there."""
+    """Lives of pages, and of the pages from which their content was copied."""
     wanted = {*lives}
     for sources, targets in reversed(copied):
         for first, last, life in targets if sources and targets else ():
@@ -223,7 +223,7 @@ def _sources(lives: set[Life], copied: Sequence[tuple[list[Range], list[Range]]]
 
 
 def _only(steps: Sequence[Numbered], lives: Collection[Life], pools: Mapping[str, Pool]) -> list[Numbered]:
-    """Reduce events to some lives of pages, and to the tables through which these are used.
+    """Reduce events to some lives of pages, and to the tables through which they are used.
 
     Events that check the state (`LOOKS`) go, because they would find other pages missing. Events that are not about
     pages stay, unless their operation or holder is gone.
@@ -252,7 +252,7 @@ class _About:
         self._begun: set[OpId] = set()
         self._holders: set[str] = set()
         self.tables: set[str] = set()
-        """Through which something of them is used."""
+        """The tables through which these pages are used."""
 
     def __call__(self, event: MemoryEvent) -> MemoryEvent | None:
         """The event, narrowed; `None` if nothing of it is left."""
@@ -292,7 +292,7 @@ class _About:
                 copies.append((source, target))
             elif written and read:
                 copies += self._copy(source, target)
-            else:  # its other end is a page that is left out: a read remains, or a write of unknown content
+            else:  # the other page of the copy is left out: a read remains, or a write of unknown content
                 reads += read
                 writes += written
         if not (reads or writes or copies):
@@ -303,13 +303,13 @@ class _About:
         return replace(event, reads=reads, writes=writes, copies=copies, after=after)
 
     def _copy(self, source: Use, target: Use) -> Iterator[tuple[Use, Use]]:
-        """The parts of a copy that come to lie in the pages."""
+        """The parts of a copy with targets in these pages."""
         by = source.start - target.start
         for start, stop in self._ranges(target):
             yield self._lives.part(source, start + by, stop + by), self._lives.part(target, start, stop)
 
     def _cut(self, use: Use) -> list[Use]:
-        """The parts of a use that lie in the pages."""
+        """The parts of a use in these pages."""
         cuts = [self._lives.part(use, start, stop) for start, stop in self._ranges(use)]
         if cuts and use.table is not None:
             self.tables.add(use.table)
@@ -329,7 +329,7 @@ class _About:
 
 
 def uses_in(event: e.Begin) -> Iterator[Use]:
-    """All that an operation uses."""
+    """All uses of an operation."""
     yield from event.reads
     yield from event.writes
     yield from (use for pair in event.copies for use in pair)

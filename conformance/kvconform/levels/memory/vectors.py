@@ -27,16 +27,16 @@ from kvspec.rules import MEMORY_RULES
 
 
 class Result(NamedTuple):
-    """How a vector came out."""
+    """The result of a vector."""
 
     events: int
-    """Events that were checked."""
+    """The number of checked events."""
     found: frozenset[str]
-    """The rules that were found to be broken, as expected or not."""
+    """The rules with findings, expected or not."""
     mismatch: str | None
-    """The difference from the vector's expectation, at the last event that was checked."""
+    """The difference from the vector's expectation, at the last checked event."""
     checked: dict[str, int]
-    """How often each rule was checked."""
+    """Rule -> how often it was checked."""
 
 
 def run_memory_vector(vector: MemoryVector) -> Result:
@@ -60,7 +60,7 @@ def run_memory_vector(vector: MemoryVector) -> Result:
 
 
 def mismatch_of(step: MemoryStep, findings: Sequence[Broken]) -> str | None:
-    """The difference of an event's findings from those that its vector expects, in words; `None` if there is none."""
+    """The difference between an event's findings and the expected ones, in words; `None` if there is none."""
     expected = {expect.rule for expect in step.expects}
     for finding in findings:
         if finding.rule not in expected:
@@ -80,7 +80,7 @@ def mismatch_of(step: MemoryStep, findings: Sequence[Broken]) -> str | None:
 
 
 def run(vectors: Sequence[MemoryVector], task: Task, _: Baseline, __: Factory | None, report: Report) -> Ran:
-    """Check vectors; `first` stops at the first that does not come out as expected.
+    """Check vectors; `first` stops at the first vector that fails.
 
     Raises:
         InputError: an event is one that no engine can mean.
@@ -103,7 +103,7 @@ def run(vectors: Sequence[MemoryVector], task: Task, _: Baseline, __: Factory | 
 
 
 def _finding(vector: MemoryVector, result: Result) -> Finding:
-    """The finding of a vector that does not come out as expected, with the vector as its trace."""
+    """The finding of a vector that fails, with the vector as its trace."""
     renderer = Renderer(vector.header.pools)
     for step in vector.steps[: result.events]:
         renderer.step(step.line, step.event)

@@ -1,6 +1,6 @@
-"""Requests, sessions, records and rows of `kvspec.model`, as many as there may be, and what always holds of them.
+"""Any number of requests, sessions, records and rows of `kvspec.model`, and their invariants.
 
-A record is what `kvspec.model.records.Record` is: a row, with lengths. A request has it, or a session's slot.
+A record is that of `kvspec.model.records.Record`: a row with lengths. A request or a session's slot has it.
 """
 
 from collections.abc import Callable
@@ -16,22 +16,22 @@ from kvspec.ownership import FREE, WITHHELD
 
 @dataclass(frozen=True)
 class Request:
-    """One request. Lengths in tokens; `NONE` for a session, a record or an answer that it has not."""
+    """One request. Lengths in tokens; `NONE` if it has no session, record or answer."""
 
     tokens: Number = 0
-    """None if there is no such request."""
+    """The number of its tokens; 0: there is no such request."""
     session: Number = NONE
     record: Number = NONE
     runs: Formula = False
     ran: Formula = False
     begins: Number = NONE
-    """The answer of its last match, until it is extended."""
+    """The answer of its last match, until the next extend."""
     seq_len: Number = 0
-    """Where its last extend ended."""
+    """The end of its last extend."""
     unfinished: Formula = False
-    """Whether it is in the middle of its prefill."""
+    """Whether its prefill is unfinished."""
     prepared: Number = 0
-    """Where the positions end that it has prepared and not launched, or 0."""
+    """The end of its prepared positions that are not launched, or 0."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,11 @@ class Session:
 
     there: Formula = False
     tokens: Number = 0
-    """Of its history."""
+    """The number of tokens of its history."""
     record: Number = NONE
-    """In its slot."""
+    """The record in its slot."""
     turn: Number = NONE
-    """Its request in flight."""
+    """Its turn in flight."""
     closing: Formula = False
 
 
@@ -64,29 +64,29 @@ class Record:
 
     @property
     def there(self) -> Formula:
-        """Whether it has a holder."""
+        """Whether the record has a holder."""
         return Or(self.turn != NONE, self.slot != NONE)
 
 
 @dataclass(frozen=True)
 class Books:
-    """All of them, and the launches in flight."""
+    """All requests, sessions, records and rows, and the launches in flight."""
 
     request: Callable[[Number], Request]
     session: Callable[[Number], Session]
     record: Callable[[Number], Record]
     exists: Set
-    """Rows."""
+    """The rows."""
     owner: Map
-    """Of a row its record, `FREE` or `WITHHELD`."""
+    """Row -> its record, `FREE` or `WITHHELD`."""
     entry: Map2
-    """Row, position -> what stands there."""
+    """Row, position -> the entry there."""
     reads: Map2
-    """Row, launch -> how many positions of the row a launch in flight reads."""
+    """Row, launch -> the number of positions of the row that a launch in flight reads."""
     runs_for: Map2
     """Row, launch -> the record for which the launch reads the row."""
     found: Callable[[Number, Number, Number], Number]
-    """Row, launch, position -> what stood there when the launch was handed over."""
+    """Row, launch, position -> the entry there at the time of the launch."""
 
     def with_request(self, req: Number, **changed: Any) -> "Books":
         """The books with a request changed."""
@@ -105,13 +105,13 @@ class Books:
         return some(lambda launch: self.reads(row, launch) > 0)
 
     def session_of(self, record: Number) -> Number:
-        """The session whose slot, or whose turn, has a record."""
+        """The session with a record in its slot, or of its turn."""
         holder = self.record(record)
         return If(holder.slot != NONE, holder.slot, self.request(holder.turn).session)
 
 
 def initial(books: Books) -> Books:
-    """There is no request or session, and each row is free."""
+    """The books without requests and sessions, with all rows free."""
     start = replace(books, owner=lambda _: FREE, reads=lambda *_: 0)
     return replace(start, request=lambda _: Request(), session=lambda _: Session(), record=lambda _: Record())
 
@@ -204,14 +204,14 @@ def _running(books: Books, req: Number) -> Formula:
 
 
 def _history(books: Books, number: Number) -> Number:
-    """How many tokens a session's next turn begins with: its turn's, if that has run and waits, else its history."""
+    """The tokens with which a session's next run begins: those of its turn if that has run, otherwise its history."""
     session = books.session(number)
     turn = books.request(session.turn)
     return If(And(session.turn != NONE, turn.ran), turn.tokens, session.tokens)
 
 
 def _saved(books: Books, number: Number) -> Formula:
-    """A slot's record counts no more than what is written of the tokens that are its session's."""
+    """A slot's record commits only tokens of its session that are written."""
     record = books.record(number)
     session = books.session_of(number)
     waits = And(record.there, session != NONE, Or(record.turn == NONE, Not(books.request(record.turn).runs)))
@@ -219,7 +219,7 @@ def _saved(books: Books, number: Number) -> Formula:
 
 
 def _grows(books: Books, number: Number) -> Formula:
-    """A request that goes on with a record, or begins again after it, has a token more than is protected."""
+    """A request that continues or restarts with a record has at least one token more than the protected ones."""
     record = books.record(number)
     session = books.session_of(number)
     goes_on = Or(record.turn == NONE, record.protected < books.request(record.turn).tokens)
@@ -362,11 +362,11 @@ KEPT = (
     ),
     Clause("SESS-4", "a session that goes leaves no record", _with_its_turn),
 )
-"""Clauses that each operation keeps, of the books before and after it."""
+"""Clauses on the books before and after an operation, which each operation keeps."""
 
 
 def same(one: Books, two: Books) -> Formula:
-    """Whether the same requests, sessions and records are in two books, and the same rows are whose they were."""
+    """Whether two books have the same requests, sessions, records and owners of rows."""
     rows = every(lambda row: one.owner(row) == two.owner(row))
     return And(rows, *(_same(getattr(one, what), getattr(two, what)) for what in ("request", "session", "record")))
 

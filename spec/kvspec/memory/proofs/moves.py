@@ -1,7 +1,7 @@
-"""Operations of `kvspec.model`, as what they do to requests, sessions, records and rows.
+"""Operations of `kvspec.model`, as their effects on requests, sessions, records and rows.
 
-A move asks for something (elsewhere the operation is refused, or its arguments are not such), says what is in the books
-afterwards, and may promise more than all of them keep. Operations that are not here change nothing of it.
+A move has preconditions (without them the operation is refused, or has no such arguments), gives the books after it,
+and may make further promises. Operations that are not here do not change the books.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ class Move:
     """An operation that is carried out."""
 
     asked: list[tuple[str, Formula]]
-    """The rule by which it is refused elsewhere, and what it asks for."""
+    """The preconditions, each with the rule by which the operation is otherwise refused."""
     after: Books
     due: list[Clause] = field(default_factory=list)
     """Its further promises."""
@@ -31,7 +31,7 @@ def _least(one: Number, other: Number) -> Number:
 
 
 def _forget(books: Books, record: Number) -> Books:
-    """A record is gone, if there is one. Its row stays withheld while a launch reads it."""
+    """Drop a record, if there is one. Its row stays withheld while a launch reads it."""
     row = books.record(record).row
     let_go = replace(books, owner=put(books.owner, row, If(books.is_read(row), WITHHELD, FREE)))
     gone = replace(let_go, record=put(let_go.record, record, Record()))
@@ -39,7 +39,7 @@ def _forget(books: Books, record: Number) -> Books:
 
 
 def _rest(books: Books, req: Number, cut: Formula) -> Books:
-    """A turn's record goes to its session's slot, cut to what counts."""
+    """Move a turn's record to its session's slot, cut to the tokens that count."""
     request = books.request(req)
     record = books.record(request.record)
     committed = _least(record.committed, _least(request.tokens, record.written))
@@ -49,7 +49,7 @@ def _rest(books: Books, req: Number, cut: Formula) -> Books:
 
 
 def _saves(books: Books, after: Books, req: Number) -> Clause:
-    """A slot has all of its turn that is written and of its tokens, no less."""
+    """A slot has all written tokens of its turn, and no fewer."""
     request = books.request(req)
     record, saved = books.record(request.record), after.record(request.record)
     least = Or(*(saved.committed == length for length in (record.committed, request.tokens, record.written)))
@@ -64,7 +64,7 @@ def open_session(books: Books, session: Number) -> Move:
 
 
 def submit(books: Books, req: Number, session: Number, tokens: Number) -> Move:
-    """A request comes in, a session's turn or by itself."""
+    """A request arrives, as a session's turn or alone."""
     one = books.session(session)
     alone = session == NONE
     asked = [
@@ -78,7 +78,7 @@ def submit(books: Books, req: Number, session: Number, tokens: Number) -> Move:
 
 
 def _match(books: Books, req: Number, back: Number, found: Number) -> tuple[Number, Number, Books]:
-    """The record that there is, or `NONE`; where its turn would begin; and the books after the match."""
+    """The existing record or `NONE`, the position at which the turn would begin, and the books after the match."""
     request = books.request(req)
     slot = If(request.session == NONE, NONE, books.session(request.session).record)
     number = If(request.record != NONE, request.record, slot)
@@ -94,9 +94,9 @@ def _match(books: Books, req: Number, back: Number, found: Number) -> tuple[Numb
 
 
 def match_prefix(books: Books, req: Number, back: Number, found: Number) -> Move:
-    """A slot's record is lent, up to `back` if it is longer; else `found` tokens are in the store.
+    """A slot's record is lent, at most up to `back`; without a record `found` tokens are in the store.
 
-    A turn goes back to its tokens less one, or, with recurrent states, to a border that it has kept, or gives up.
+    A turn goes back to its tokens less one, or, with recurrent states, to a kept border, or gives up the record.
     """
     request = books.request(req)
     number, begins, after = _match(books, req, back, found)
@@ -134,7 +134,7 @@ def extend(
     of_row: Map,
     content: Map2,
 ) -> Move:
-    """A batch of any size is prefilled: those that bring no row get a record with a new one; `of_` lead back."""
+    """A batch of any size is prefilled. Requests without a row get a record with a new row; `of_` are the inverses."""
     request, record = books.request, books.record
     fresh = lambda req: And(batch(req), request(req).record == NONE)
     starts = lambda req: If(request(req).runs, request(req).seq_len, request(req).begins)
@@ -171,7 +171,7 @@ def extend(
         return replace(record(number), committed=end, allocated=end)
 
     def written(row: Number, position: Number) -> Formula:
-        """Where a new row is written, from its beginning on, or one that was brought, from where it goes on."""
+        """The written positions: of a new row all, of an existing row those from where its request goes on."""
         req = record(books.owner(row)).turn
         goes_on = And(books.owner(row) >= 1, req != NONE, batch(req), starts(req) <= position, position < seq_len(req))
         return Or(goes_on, And(given(row), position >= 0, position < seq_len(of_row(row))))
@@ -191,7 +191,7 @@ def extend(
 
 
 def decode(books: Books, req: Number, n: Number, ahead: Number, content: Map) -> Move:
-    """Room for one step, past the positions of those that are `ahead` of it."""
+    """Make room for one step, past the positions of the steps `ahead` of it."""
     request = books.request(req)
     record = books.record(request.record)
     asked = [
@@ -209,7 +209,7 @@ def decode(books: Books, req: Number, n: Number, ahead: Number, content: Map) ->
 
 
 def launch(books: Books, req: Number, launch: Number) -> Move:
-    """The prepared positions of a request are handed over, in a launch that may have others: it reads the row."""
+    """The prepared positions of a request are launched, perhaps with other requests. The launch reads the row."""
     request = books.request(req)
     row = books.record(request.record).row
     asked = [("OP-1", And(request.prepared != 0, books.reads(row, launch) == 0))]
@@ -231,7 +231,7 @@ def launch(books: Books, req: Number, launch: Number) -> Move:
 
 
 def complete(books: Books, launch: Number, sampled: Set) -> Move:
-    """A launch is done: rows that were withheld for it alone are free, and requests have a token more."""
+    """A launch completes: rows that were withheld only for it are free, and sampled requests get a token."""
     asked = [("OP-1", every(sampled, lambda req: books.request(req).tokens > 0))]
     after = replace(books, reads=among(lambda _, other: other == launch, lambda *_: 0, books.reads))
     flushed = lambda row: And(books.owner(row) == WITHHELD, Not(after.is_read(row)))
@@ -241,7 +241,7 @@ def complete(books: Books, launch: Number, sampled: Set) -> Move:
 
 
 def verify(books: Books, req: Number, accepted: Number, kept: Number, behind: Number) -> Move:
-    """A speculative step commits what was accepted; steps behind it have written so much more."""
+    """A speculative step commits the accepted positions; steps after it have written `behind` more."""
     request = books.request(req)
     record = books.record(request.record)
     committed = record.committed + accepted
@@ -255,7 +255,7 @@ def verify(books: Books, req: Number, accepted: Number, kept: Number, behind: Nu
 
 
 def cache_unfinished(books: Books, req: Number, reached: Number) -> Move:
-    """The store owns what a request has published, up to `reached`."""
+    """The store owns the published pages of a request, up to `reached`."""
     request = books.request(req)
     protected = books.record(request.record).protected
     asked = [
@@ -268,7 +268,7 @@ def cache_unfinished(books: Books, req: Number, reached: Number) -> Move:
 
 
 def finish(books: Books, req: Number, cut: Formula) -> Move:
-    """A request is done: its slot has the record, cut to its tokens or not; or it is released."""
+    """A request finishes. Its session's slot gets the record, perhaps cut to its tokens, or the record is released."""
     request = books.request(req)
     session = books.session(request.session)
     asked = [("OP-1", And(request.runs, Not(request.unfinished))), ("LAUNCH-1", request.prepared == 0)]
@@ -281,7 +281,7 @@ def finish(books: Books, req: Number, cut: Formula) -> Move:
 
 
 def retract(books: Books, req: Number, cut: Formula) -> Move:
-    """A request waits again: its slot has the record, or it is released."""
+    """A request waits again. Its session's slot gets the record, or the record is released."""
     request = books.request(req)
     after = choose(request.session == NONE, _forget(books, request.record), _rest(books, req, cut))
     waits = after.with_request(req, runs=False, record=NONE, begins=NONE, unfinished=False, prepared=0)
@@ -289,7 +289,7 @@ def retract(books: Books, req: Number, cut: Formula) -> Move:
 
 
 def abort(books: Books, req: Number) -> Move:
-    """A request leaves. A turn that ran, or whose session is closing, takes the record with it."""
+    """A request is aborted. If it is a turn that ran, or of a closing session, its record is dropped."""
     request = books.request(req)
     session = books.session(request.session)
     alone = request.session == NONE
@@ -304,7 +304,7 @@ def abort(books: Books, req: Number) -> Move:
 
 
 def close_session(books: Books, session: Number) -> Move:
-    """A session ends; with a turn in flight it waits for that."""
+    """A session ends, or closes when its turn in flight ends."""
     one = books.session(session)
     released = _forget(books, one.record)
     gone = replace(released, session=put(released.session, session, Session()))
@@ -315,7 +315,7 @@ def close_session(books: Books, session: Number) -> Move:
 
 
 def preempt(books: Books, session: Number) -> Move:
-    """The record in a slot is released."""
+    """The record in a session's slot is released."""
     record = books.session(session).record
     asked = [("OP-1", And(books.session(session).there, record != NONE))]
     return Move(asked, _forget(books, record).with_session(session, record=NONE))

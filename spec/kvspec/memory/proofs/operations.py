@@ -1,7 +1,7 @@
 """Operations of `kvspec.model` as lists of steps, pool by pool.
 
-A step's preconditions hold before the operation, or earlier steps establish them: then they are `given`, and that is
-proved. Further preconditions of the operation are in `grants`.
+A step's preconditions hold before the operation, or earlier steps establish them. The latter are `given`, and proved.
+Further preconditions of the operation are in `grants`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,20 +16,20 @@ from kvspec.memory.proofs.terms import NONE, Formula, every, everything
 
 
 def arguments_of(step: Callable[..., Any]) -> dict[str, Any]:
-    """The arguments of a step or an event besides its subject, by name, with their sorts as annotations."""
+    """The arguments of a step or event besides its subject, by name, with their sorts as annotations."""
     _, *hints, _ = get_type_hints(step, include_extras=True).items()
     return dict(hints)
 
 
 @dataclass(frozen=True)
 class Way:
-    """One way to do something to a pool."""
+    """One way in which an operation changes a pool."""
 
     steps: str
-    """Names of steps, each with its arguments; `everything` is every index."""
+    """Names of steps with their arguments; `everything` is every index."""
     given: Sequence[str] = ()
     grants: Mapping[str, Callable[..., Sequence[Callable[..., Formula]]]] = field(default_factory=dict)
-    """Conditions for `every`, of the pool and the arguments."""
+    """Further preconditions: conditions for `every`, as a function of the pool and the arguments."""
 
     def parsed(self) -> list[tuple[Callable[..., Run], list[str]]]:
         """Each step, and the names of its arguments."""
@@ -59,7 +59,7 @@ _GIVE = "publish holder given path back; let_go holder given"
 _THERE, _GONE = "no page there yet", "all is let go"
 
 WAYS = {
-    # A record begins: it shares what matched, or brings what its request had while it waited, and takes the rest.
+    # A record begins: it shares the match, or takes over what its request held while waiting, and takes the rest.
     "begin": Way(
         "lock holder found path where; take holder own new place",
         grants={"matched before its own": lambda _, at: (at.found, lambda index: Not(at.own(index)))},
@@ -69,7 +69,7 @@ WAYS = {
         (_GONE,),
         {"beside what it has": lambda pool, at: (at.own, lambda index: pool.entry(at.waiting, index).page == NONE)},
     ),
-    # Room is taken, and a launch writes into what is the holder's own.
+    # Take room; then a launch writes into the holder's own pages.
     "grow": Way(
         "take holder own new place; compute holder labels",
         ("its own pages",),
@@ -80,15 +80,15 @@ WAYS = {
             )
         },
     ),
-    # Publish: duplicates of what the store has give way to it, and the rest becomes the store's. Then nothing; or what
-    # the moved lock does not reach any more is let go; or all is.
+    # Publish: the store's pages replace duplicates of them, and the rest becomes the store's. Then let go of nothing,
+    # of the pages outside the moved lock, or of all.
     "insert": Way(_INSERT, (_THERE,)),
     "insert_and_leave_window": Way(f"{_INSERT}; let_go holder behind", (_THERE,)),
     "insert_and_end": Way(f"{_INSERT}; {_END}", (_THERE, _GONE)),
     "end": Way(_END, (_GONE,)),
-    # A turn's record goes to its session's slot, cut to what counts; or from the slot to a turn.
+    # A turn's record goes to its session's slot, cut to the tokens that count; or from the slot to a turn.
     "rest": Way("let_go request tail; trim request stays; hand_on request slot; end_holder request", (_GONE,)),
-    # The store takes a holder's own page over; the holder takes another in its place; or the store gets a copy.
+    # The store takes over a holder's own page; the holder may take another in its place; or the store gets a copy.
     "give": Way(_GIVE),
     "give_and_replace": Way(f"{_GIVE}; take holder given new place", (_THERE,)),
     "give_copy": Way(
@@ -106,12 +106,12 @@ WAYS = {
         },
     ),
 }
-"""Ways that are made of steps; others are a step alone."""
+"""Ways of several steps; every step alone is a way, too."""
 
 _ENDS = {"pages": "end", "window": "end", "states": "let_read end", "rows": "keep_for end"}
-"""A record is let go; its row stays while a launch reads it."""
+"""A record is released; its row stays while a launch reads it."""
 _RESTS = {pool: f"{ways} rest" for pool, ways in _ENDS.items()}
-"""The same, or its turn's record goes to the slot, or from there to the next turn."""
+"""The same, or a turn's record goes to the slot, or from there to the next turn."""
 
 OPERATIONS = {
     "extend": {"pages": "begin grow", "window": "begin grow", "states": "bring take keep_for", "rows": "take"},

@@ -1,6 +1,6 @@
 """One page in the memory model: the effect of each event, whether it is forbidden, and the invariants.
 
-The memory model is local: an event acts on each page that it names by itself. Each function here is one of
+The memory model is local: an event acts on each page that it names separately. Each function here is one of
 `kvspec.memory`, for one page. It returns whether the event is allowed, and the page after it in either case. Tests
 compare it with the checker.
 """
@@ -14,47 +14,47 @@ from z3 import And, If, Implies, Not, Or  # type: ignore[import-untyped]
 from kvspec.memory.proofs.terms import NONE, Formula, Map, Map2, Number, Set, among, every, put, some
 
 PLANNED, THERE = 1, 2
-"""The states of a name of a page; 0: it is none."""
+"""The states of a page's name; 0: the key does not name the page."""
 FREE, CACHED, HELD = 0, 1, 2
 
 
 @dataclass(frozen=True)
 class Page:
-    """The state of one page. Unknown content is left aside."""
+    """The state of one page, without unknown content."""
 
     holds: Map
     """Holder -> references."""
     pins: Map
     references: Number
-    """Of all holders, pins included."""
+    """The references of all holders, including pins."""
     named: Map
     """Key -> `PLANNED`, `THERE` or 0."""
     names: Number
-    """How many keys name it."""
+    """The number of keys that name the page."""
     promise: Map2
-    """Key, slot -> label, or `NONE` where the name promises nothing."""
+    """Key, slot -> label; `NONE`: the name promises nothing there."""
     content: Map
-    """Slot -> label, or `NONE`: never written since the page was handed out."""
+    """Slot -> label; `NONE`: not written since the page was allocated."""
     kind: Number
-    """As the pool's counters have it."""
+    """Its kind in the pool's counters."""
 
     @property
     def free(self) -> Formula:
-        """Whether it has no holder and no name."""
+        """Whether the page has no holder and no name."""
         return And(self.references == 0, self.names == 0)
 
     @property
     def kind_due(self) -> Number:
-        """Whether it is held, cached or free."""
+        """The kind that it should have: held, cached or free."""
         return If(self.references > 0, HELD, If(self.names > 0, CACHED, FREE))
 
     def counted(self, **changed: Any) -> "Page":
-        """The page with what has changed; the counters follow."""
+        """The page with these changes; the counters follow."""
         after = replace(self, **changed)
         return replace(after, kind=after.kind_due)
 
     def referred(self, holder: Number, shares: Number, pins: Number) -> "Page":
-        """So many more references of a holder."""
+        """The page with so many more references of a holder."""
         return self.counted(
             holds=put(self.holds, holder, self.holds(holder) + shares),
             pins=put(self.pins, holder, self.pins(holder) + pins),
@@ -62,7 +62,7 @@ class Page:
         )
 
     def kept(self, key: Number) -> Formula:
-        """Whether what a name promises is there."""
+        """Whether the page has the content that a name promises."""
         return every(lambda slot: Or(self.promise(key, slot) == NONE, self.content(slot) == self.promise(key, slot)))
 
     def refers(self, holder: Number) -> Formula:
@@ -75,38 +75,38 @@ Verdict = tuple[Formula, Page]
 
 
 def take(page: Page, holder: Number) -> Verdict:
-    """The allocator hands it out; what was in it counts no more, and no name finds it."""
+    """The allocator hands the page out. Its former content no longer counts, and it has no name."""
     taken = page.referred(holder, 1, 0)
     return page.free, taken.counted(named=lambda _: 0, names=0, content=lambda _: NONE)
 
 
 def share(page: Page, holder: Number, key: Number, pin: Formula) -> Verdict:
-    """One more reference, under a key or, with `NONE`, without."""
+    """Add a reference, under a key, or without one if it is `NONE`."""
     found = And(Not(page.free), Or(key == NONE, page.named(key) != 0))
     return found, page.referred(holder, If(pin, 0, 1), If(pin, 1, 0))
 
 
 def _first(page: Page, holder: Number) -> tuple[Number, Number]:
-    """Which of a holder's references goes first: a share (1, 0), a pin (0, 1), or none."""
+    """The kind of a holder's references that goes first: a share (1, 0), a pin (0, 1), or none."""
     shares, pins = page.holds(holder) > 0, page.pins(holder) > 0
     return If(shares, 1, 0), If(And(Not(shares), pins), 1, 0)
 
 
 def release(page: Page, holder: Number) -> Verdict:
-    """One reference less. With the last reference its planned names must be written."""
+    """Remove a reference. At the last reference the content of planned names must be written."""
     share, pin = _first(page, holder)
     kept = every(lambda key: page.named(key) == PLANNED, page.kept)
     return And(page.refers(holder), Implies(page.references == 1, kept)), page.referred(holder, -share, -pin)
 
 
 def transfer(page: Page, old: Number, new: Number) -> Verdict:
-    """One reference changes hands, and stays what it is."""
+    """Pass a reference to another holder. A share stays a share, and a pin a pin."""
     share, pin = _first(page, old)
     return page.refers(old), page.referred(old, -share, -pin).referred(new, share, pin)
 
 
 def publish(page: Page, key: Number, planned: Formula, promise: Map) -> Verdict:
-    """It gets a name: the promised content is there, or a writer is left."""
+    """Name the page: it has the promised content, or a holder remains that can write it."""
     held, was = page.references > 0, page.named(key)
     after = page.counted(
         named=put(page.named, key, If(planned, PLANNED, THERE)),
@@ -119,7 +119,7 @@ def publish(page: Page, key: Number, planned: Formula, promise: Map) -> Verdict:
 
 
 def drop(page: Page, key: Number) -> Verdict:
-    """A name is withdrawn."""
+    """Withdraw a name."""
     named = page.named(key) != 0
     return named, page.counted(named=put(page.named, key, 0), names=page.names - If(named, 1, 0))
 
@@ -130,7 +130,7 @@ def write(page: Page, holder: Number, labels: Map) -> Verdict:
     shared = And(two, Not(some(lambda key: page.named(key) == PLANNED)))
 
     def guarded(slot: Number) -> Formula:
-        """Whether what is there may not become something else: a name's, or shared and no plan."""
+        """Whether the slot's content must not change: a name promises it, or it is shared and no name is planned."""
         named = some(lambda key: And(page.named(key) != 0, page.promise(key, slot) == page.content(slot)))
         return And(labels(slot) != NONE, page.content(slot) != NONE, Or(shared, named))
 
@@ -140,13 +140,13 @@ def write(page: Page, holder: Number, labels: Map) -> Verdict:
 
 
 def read(page: Page, holder: Number, labels: Map) -> Verdict:
-    """An operation reads the slots that have a label, and means to find it there."""
+    """An operation reads the slots that have a label, and expects this label there."""
     found = every(lambda slot: Or(labels(slot) == NONE, labels(slot) == page.content(slot)))
     return And(page.refers(holder), found), page
 
 
 def unwritten(page: Page, slots: Set) -> Verdict:
-    """Slots were not written after all: names of them are plans again, which need a writer."""
+    """Slots were not written after all: their names are planned again, which needs a writer."""
     after = replace(
         page,
         named=lambda key: If(page.named(key) == THERE, PLANNED, page.named(key)),
@@ -156,7 +156,7 @@ def unwritten(page: Page, slots: Set) -> Verdict:
 
 
 def end_holder(page: Page, holder: Number) -> Verdict:
-    """A holder is gone."""
+    """A holder ends."""
     return And(page.holds(holder) == 0, page.pins(holder) == 0), page
 
 
@@ -166,7 +166,7 @@ class Clause(NamedTuple):
     rule: str
     what: str
     body: Callable[..., Formula]
-    """Of the state and some numbers."""
+    """A function of the state and some numbers."""
 
 
 def _counts(page: Page, holder: Number, key: Number) -> Formula:
@@ -189,7 +189,7 @@ INVARIANTS = (
     Clause("MEM-NAME", "what is not only planned is there", _there),
     Clause("MEM-NAME", "what a name promises is there, or somebody is left to write it", _left),
 )
-"""Invariants of a page without forbidden events; the counts hold in any case."""
+"""Invariants of a page without forbidden events; those of the counts hold in any case."""
 
 
 class Sum(NamedTuple):

@@ -1,7 +1,7 @@
-"""One pool: its pages in the memory model, the state of the policy above, and the invariants between the two.
+"""One pool: its pages in the memory model, the state of the policy above it, and the invariants between the two.
 
-A pool of any kind (pages of tokens, window pages, state slots, rows) looks the same here: holders have tables, whose
-entries are their own or the store's; the allocator has a free list; the store has keys, each the name of a prefix.
+Pools of all kinds (pages of tokens, window pages, state slots, rows) look the same here. Holders have tables, with
+entries that are their own or the store's; the allocator has a free list; the store has keys, each for a prefix.
 """
 
 from collections.abc import Callable
@@ -19,38 +19,38 @@ class Entry:
     """An entry of a holder's table."""
 
     page: Number
-    """Or `NONE`."""
+    """The page, or `NONE`."""
     key: Number
-    """Under which key the holder found, or published, a page of the store's; `NONE` if the page is its own."""
+    """The key under which the holder found or published a page of the store; `NONE`: the page is its own."""
     meaning: Map
-    """Slot -> label, or `NONE` where nothing counts as written."""
+    """Slot -> label; `NONE`: it does not count as written."""
 
     @property
     def private(self) -> Formula:
-        """Whether the holder has a page of its own there."""
+        """Whether the entry is a page of the holder's own."""
         return And(self.page != NONE, self.key == NONE)
 
 
 @dataclass(frozen=True)
 class Memory:
-    """One pool: the state of each page in the memory model, and above it the policy's."""
+    """One pool: the state of each page in the memory model, and the state of the policy above it."""
 
     page: Callable[[Number], Page]
     exists: Set
     promised: Map2
-    """Key, slot -> label: what a key is the name of, whatever page it finds."""
+    """Key, slot -> label: the content that a key stands for, in any page."""
     parent: Map
-    """Of a key that of the prefix that is a page shorter, or `NONE`."""
+    """Key -> the key of the prefix that is a page shorter, or `NONE`."""
     is_free: Set
     """The allocator's free list."""
     at: Map
-    """Of a key the page that the store has for it, or `NONE`."""
+    """Key -> the store's page for it, or `NONE`."""
     entry: Callable[[Number, Number], Entry]
-    """Holder, index."""
+    """Holder, index -> entry."""
     place: Map2
-    """Holder, page -> the index where it has it."""
+    """Holder, page -> the index of the page in its table."""
     reads: Map2
-    """Page, reader: how often a reader, say a launch, has asked that the page is kept for it."""
+    """Page, reader -> how often a reader, such as a launch, has requested to keep the page for it."""
 
     def held_at(self, holder: Number, page: Number) -> Formula:
         """Whether a holder's table has the page."""
@@ -62,12 +62,12 @@ class Memory:
         return lambda page: And(page != NONE, there(page))
 
     def withheld(self, page: Number) -> Formula:
-        """Whether a reader needs it."""
+        """Whether a reader needs the page."""
         return some(lambda reader: self.reads(page, reader) > 0)
 
 
 def initial(memory: Memory) -> Memory:
-    """All is free. Which pages there are, and what a key is the name of, stays open."""
+    """All pages are free. The set of pages, and the content of keys, stay open."""
     nothing, none = (lambda *_: 0), (lambda *_: NONE)
     page, entry = Page(nothing, nothing, 0, nothing, 0, none, none, FREE), Entry(NONE, NONE, none)
     start = replace(memory, page=lambda _: page, is_free=memory.exists, at=none)
@@ -118,7 +118,7 @@ def _written(pool: Memory, holder: Number, index: Number, slot: Number) -> Formu
 
 
 GIVEN = Clause("PAGE-1", "no page is no page", lambda memory, page: Implies(memory.exists(page), page != NONE))
-"""A clause about the parts that no operation changes."""
+"""A clause on the parts that no operation changes."""
 
 INVARIANTS = (
     Clause(

@@ -1,8 +1,9 @@
-"""Steps, of which all operations are made.
+"""The steps of which all operations consist.
 
 A step has preconditions (the model checks them, or the code ensures them), emits events of whole sets of pages, and
-gives the state of the policy after it. Some facts are proved and never preconditions: that an entry is private or the
-store's, that the free list has the pages without holders and names, and that slots which count as written are written.
+gives the state of the policy after it. Some facts are proved and are never preconditions: that an entry is private or
+the store's, that the free list has the pages without holders and names, and that slots that count as written are
+written.
 """
 
 from collections.abc import Callable
@@ -31,27 +32,27 @@ from kvspec.memory.proofs.terms import (
 )
 
 Event = Callable[[Page, Number], Verdict]
-"""An event of a page, by the page and its index or key."""
+"""An event of a page, as a function of the page and its index or key."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """An operation under way."""
+    """An operation in progress."""
 
     memory: Memory
     asked: list[tuple[str, Formula]] = field(default_factory=list)
     """The preconditions of steps."""
     granted: list[tuple[str, Formula]] = field(default_factory=list)
-    """The preconditions of the operation: without them it is refused, or goes another way."""
+    """The preconditions of the operation: without them it is refused, or takes another way."""
     emitted: list[tuple[str, Formula, Memory]] = field(default_factory=list)
-    """Events so far, whether they are allowed, and the pool after each."""
+    """The events so far, each with whether it is allowed, and the pool after it."""
 
     def ask(self, what: str, *conditions: Callable[..., Formula]) -> None:
         """Add a precondition of a step: `every` of the conditions."""
         self.asked.append((what, every(*conditions)))
 
     def emit(self, what: str, pages: Set, event: Event, whence: Map = lambda page: page) -> "Run":
-        """An event of all these pages, each for itself: they are different ones, so their order does not matter."""
+        """Emit an event for each of these pages. They are different pages, so their order does not matter."""
         was = self.memory.page
         allowed = every(pages, lambda page: event(was(page), whence(page))[0])
         memory = replace(self.memory, page=among(pages, lambda page: event(was(page), whence(page))[1], was))
@@ -68,7 +69,7 @@ class Run:
 
 
 def _fill(run: Run, what: str, event: Event, holder: Number, indices: Set, where: Map, entry: Any) -> Run:
-    """Pages come into a holder's table, where nothing is yet; `where` leads back from them to their indices."""
+    """Enter pages into a holder's table, at empty indices; `where` leads from the pages to their indices."""
     memory, entered = run.memory, image(indices, lambda index: entry(index).page, where)
     run.ask("no page there yet", indices, lambda index: memory.entry(holder, index).page == NONE)
     run.ask("each page once", indices, lambda index: where(entry(index).page) == index)
@@ -96,7 +97,7 @@ def take(run: Run, holder: Number, indices: Set, new: Map, where: Map) -> Run:
 
 
 def compute(run: Run, holder: Number, labels: Map2) -> Run:
-    """An operation writes the slots of a holder's own pages that have a label, and reads all that counts as written."""
+    """An operation writes the labelled slots of a holder's own pages, and reads all slots that count as written."""
     memory, where = run.memory, partial(run.memory.place, holder)
     written = lambda index, slot: labels(index, slot) != NONE
     run.ask("its own pages", written, lambda index, _: memory.entry(holder, index).private)
@@ -114,7 +115,7 @@ def compute(run: Run, holder: Number, labels: Map2) -> Run:
 
 
 def trim(run: Run, holder: Number, stays: Set2) -> Run:
-    """Less counts as written in a holder's own pages."""
+    """Fewer slots of a holder's own pages count as written."""
     entry = partial(run.memory.entry, holder)
     kept = lambda index, slot: Or(entry(index).key != NONE, stays(index, slot))
     cut = lambda index: among(partial(kept, index), entry(index).meaning, lambda _: NONE)
@@ -122,7 +123,7 @@ def trim(run: Run, holder: Number, stays: Set2) -> Run:
 
 
 def let_go(run: Run, holder: Number, indices: Set) -> Run:
-    """A holder lets go of pages: its own become free, but for what is still read; the store's stay there."""
+    """A holder releases pages: its own become free, unless they are still read; the store's stay there."""
     memory, entry = run.memory, partial(run.memory.entry, holder)
     own = memory.entries(holder, lambda index: And(indices(index), entry(index).private))
     run = run.emit("release", memory.entries(holder, indices), lambda page, _: checker.release(page, holder))
@@ -131,7 +132,7 @@ def let_go(run: Run, holder: Number, indices: Set) -> Run:
 
 
 def publish(run: Run, holder: Number, indices: Set, path: Map, back: Map) -> Run:
-    """The store gets a holder's own pages as `path(index)`, and the holder goes on with them; `back` is the inverse."""
+    """The store gets a holder's own pages as `path(index)`, and the holder keeps using them; `back` is the inverse."""
     memory, entry, keys = run.memory, partial(run.memory.entry, holder), image(indices, path, back)
     promised = lambda index, slot: memory.promised(path(index), slot)
     due = lambda index, slot: And(indices(index), promised(index, slot) != NONE)
@@ -148,7 +149,7 @@ def publish(run: Run, holder: Number, indices: Set, path: Map, back: Map) -> Run
 
 
 def hand_on(run: Run, old: Number, new: Number) -> Run:
-    """All that a holder has goes to another, which has nothing."""
+    """All pages of a holder pass to another, which has none."""
     memory, whose = run.memory, lambda holder: If(holder == new, old, holder)
     run.ask("nothing there", lambda index: memory.entry(new, index).page == NONE)
     gone = lambda index: replace(memory.entry(old, index), page=NONE)
@@ -158,7 +159,7 @@ def hand_on(run: Run, old: Number, new: Number) -> Run:
 
 
 def end_holder(run: Run, holder: Number) -> Run:
-    """A holder is gone: it must have nothing in any pool."""
+    """A holder ends: it must have nothing in any pool."""
     run.ask("all is let go", lambda index: run.memory.entry(holder, index).page == NONE)
     run.ask("it reads nothing", lambda page: run.memory.reads(page, holder) == 0)
     return run.emit("end_holder", everything, lambda page, _: checker.end_holder(page, holder))
@@ -179,12 +180,12 @@ def drop(run: Run, keys: Set, back: Map) -> Run:
 
 
 def _asked(memory: Memory, pages: Set, reader: Number, by: int) -> Map2:
-    """How often pages are kept for whom, once a reader has asked once more, or less, for these."""
+    """`reads` after a reader has requested these pages once more, or once less."""
     return lambda page, other: memory.reads(page, other) + If(And(pages(page), other == reader), by, 0)
 
 
 def keep_for(run: Run, reader: Number, pages: Set) -> Run:
-    """Pages are kept for a reader: a row for a launch, a cached state for who has locked its prefix."""
+    """Pages are kept for a reader: a row for a launch, a cached state for the holder that has locked its prefix."""
     memory = run.memory
     run.ask("in use", pages, lambda page: And(memory.exists(page), Not(memory.is_free(page))))
     run = run.emit("share, pinned", pages, lambda page, _: checker.share(page, reader, NONE, True))
@@ -192,7 +193,7 @@ def keep_for(run: Run, reader: Number, pages: Set) -> Run:
 
 
 def let_read(run: Run, reader: Number, pages: Set) -> Run:
-    """A reader needs pages no more: those without another holder become free."""
+    """A reader no longer needs pages: those without another holder become free."""
     memory, after = run.memory, _asked(run.memory, pages, reader, -1)
     run.ask("kept for it", pages, lambda page: memory.reads(page, reader) > 0)
     run.ask("and not its own", pages, lambda page: Not(memory.held_at(reader, page)))

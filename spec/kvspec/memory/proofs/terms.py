@@ -1,4 +1,4 @@
-"""The terms of proofs besides z3's connectives: quantifiers, and functions that differ in some places."""
+"""The terms of proofs besides z3's connectives: quantifiers, and functions changed in some places."""
 
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
@@ -23,7 +23,7 @@ NONE = -1
 
 
 class Every:
-    """For all numbers: of a small range where there is one, else of the integers."""
+    """For all numbers of a small range if one is set, otherwise for all integers."""
 
     domain: range | None = None
 
@@ -45,7 +45,7 @@ every = Every()
 
 
 def some(condition: Callable[[Number], Formula]) -> Formula:
-    """Whether there is a number that is such."""
+    """Whether some number fulfils the condition."""
     return Not(every(lambda number: Not(condition(number))))
 
 
@@ -60,7 +60,7 @@ def image(chosen: Set, function: Map, back: Map) -> Set:
 
 
 def choose(condition: Formula, then: Any, otherwise: Any) -> Any:
-    """`then` where the condition holds, else `otherwise`: two terms, or functions or records that end in terms."""
+    """`then` if the condition holds, else `otherwise`: terms, or functions or records with terms at their ends."""
     if is_dataclass(then) and not isinstance(then, type):
         parts = ((getattr(then, part.name), getattr(otherwise, part.name)) for part in fields(then))
         return type(then)(*(choose(condition, *both) for both in parts))
@@ -72,10 +72,10 @@ def choose(condition: Formula, then: Any, otherwise: Any) -> Any:
 def among(
     chosen: Callable[..., Formula], value: Callable[..., Any], otherwise: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """The function that is `value` where it is chosen; each term is made once."""
+    """The function that is `value` at the chosen places, else `otherwise`; each term is made once."""
     return cache(lambda *at: choose(chosen(*at), value(*at), otherwise(*at)))
 
 
 def put(function: Map, place: Number, value: Number) -> Map:
-    """The function that differs from `function` in one place."""
+    """The function with another value at one place."""
     return among(lambda number: number == place, lambda _: value, function)
