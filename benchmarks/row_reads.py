@@ -50,8 +50,8 @@ def main() -> None:
             for row, column in entries:
                 table[row, column : column + 1].tolist()
 
-        ways = [(gather, False, 200), (gather, True, 200), (read, False, 20), (read, True, 20)]
-        times = [median(*way) for way in ways]
+        ways: list[tuple[Callable[[], object], int]] = [(gather, 200), (read, 20)]
+        times = [median(way, busy, repeat) for way, repeat in ways for busy in (False, True)]
         print(f"| {requests:,} | {' | '.join(f'{one:,.0f}' for one in times)} |")
 
 

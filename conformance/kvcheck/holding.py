@@ -23,7 +23,7 @@ def take(state: State, event: events.Take) -> None:
     """The allocator hands out free pages. Their old content no longer counts."""
     pool = state.pool(event.pool)
     if pool.keyed:
-        raise Malformed(f"pool {event.pool} is a storage: nobody takes its pages")
+        raise Malformed(f"pool {event.pool} is a storage: its pages are not taken")
     numbers = pool.expand(event.pages)
     state.checked["MEM-TAKE"] += len(numbers)
     for index in chain.from_iterable(groups.take(state, pool, numbers, event.holder)):

@@ -25,7 +25,7 @@ def _owned(owners: Owners | None) -> str:
     holders, total, key = owners or Owners((), 0, None)
     if holders:
         return f"{', '.join(holders)}{', ...' * (total > len(holders))} hold{'s' * (total == 1)} it"
-    return "nobody holds it" if key is None else f"key {key} finds it"
+    return "it has no holder" if key is None else f"key {key} finds it"
 
 
 def _named(finding: Finding) -> str:
@@ -100,8 +100,8 @@ _SENTENCES: dict[str, Callable[[Finding], str]] = {
     "MEM-COUNT/missing": lambda f: (
         f"{_lacks(f)} page(s) of {f.pool} are missing in the list of {f.figure} pages: {_listed(f, _lacks(f))}"
     ),
-    "MEM-COUNT/total": lambda f: f"{f.found} pages of {f.pool} are told to be {f.figure}, but it is {f.expected}",
-    "MEM-COUNT/references": lambda f: f"page {f.page} is told to have {f.found} references, but {_owned(f.owners)}",
+    "MEM-COUNT/total": lambda f: f"{f.found} pages of {f.pool} are counted as {f.figure}, but there are {f.expected}",
+    "MEM-COUNT/references": lambda f: f"page {f.page} is counted with {f.found} references, but {_owned(f.owners)}",
     "MEM-FAILED/assertion": lambda f: f"assertion: {f.message}",
     "MEM-FAILED/exhausted": lambda f: f"exhausted: {f.message}",
     "MEM-FAILED/stuck": lambda f: f"stuck: {f.message}",

@@ -60,7 +60,7 @@ def test_a_failure_is_told_in_kvspecs_own_words(engine: pytest.Pytester) -> None
         [
             "A request lives.",
             "PAGE-1 is broken at *life.jsonl:7, finish",
-            "  finding *page(s) 2 were not freed and nobody holds them",
+            "  finding *page(s) 2 were not freed and have no holder",
             "*The shortest operations that still show it (5 of 6). In a memory of *",
         ]
     )

@@ -320,7 +320,7 @@ def test_a_loop_over_0_5_10_loses_pages_and_the_trace_says_where(tmp_path: Path)
     finding = outcome(unsaid).finding
     assert isinstance(finding, RuleBroken)
     assert (finding.rule.id, finding.rule.origin) == ("TAIL-1", "22862")
-    assert "were not freed and nobody holds them" in str(finding)
+    assert "were not freed and have no holder" in str(finding)
 
 
 def test_tokens_are_named_as_prefixes_only() -> None:

@@ -14,7 +14,7 @@ from kvcheck.pools import PoolState
 from kvcheck.state import State
 from kvspec.memory.events import Begin, Count, Drop, End, Event, Map, Publish, Release, Unify, Unmap, Use
 from tests.kvcheck.walks import Decoding, Together, Walk, pools
-from tests.spec.memory.stories import POOLS, RIGHT, of, read, table, take, write
+from tests.spec.memory.scenarios import POOLS, RIGHT, of, read, table, take, write
 
 
 def check(state: State) -> None:

@@ -19,7 +19,7 @@ from kvspec.memory.events import (
     Unmap,
     Use,
 )
-from tests.spec.memory.stories import POOLS, copy, of, read, table, take, write
+from tests.spec.memory.scenarios import POOLS, copy, of, read, table, take, write
 
 
 def test_a_delivery_after_other_content_is_its_consequence() -> None:

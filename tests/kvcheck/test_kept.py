@@ -22,7 +22,7 @@ from kvspec.memory.events import (
     Unmap,
     Use,
 )
-from tests.spec.memory.stories import POOLS, copy, mapped, of, table, take, write
+from tests.spec.memory.scenarios import POOLS, copy, mapped, of, table, take, write
 
 
 def test_a_finding_on_a_page_is_told_again_where_something_changed() -> None:

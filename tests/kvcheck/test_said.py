@@ -30,7 +30,7 @@ from kvspec.memory.events import (
     Use,
     Wait,
 )
-from tests.spec.memory.stories import BROKEN, MALFORMED, POOLS, copy, of, read, table, take, write
+from tests.spec.memory.scenarios import BROKEN, MALFORMED, POOLS, copy, of, read, table, take, write
 
 SAID = {
     "an assertion of the engine": "assertion: n > 0",
@@ -71,35 +71,35 @@ SAID = {
     "padding taken": "page 8 is handed out, but is padding",
     "free page shared": "page 1 is shared, but it is free",
     "shared under another key": "page 1 is shared, but key other does not find it",
-    "freed twice": "page 1 is released by a, but nobody holds it",
+    "freed twice": "page 1 is released by a, but it has no holder",
     "passed on by a stranger": "page 1 is passed on by b, but a holds it",
     "used by a stranger": "operation 1 uses page 1 for b, but a holds it",
     "read by a stranger": "operation 2 uses page 1 for b, but a holds it",
-    "used by nobody known, free": "operation 1 uses page 1, but nobody holds it",
-    "used through a stale table": "operation 1 uses page 1 for a, but nobody holds it",
+    "used by no known holder, free": "operation 1 uses page 1, but it has no holder",
+    "used through a stale table": "operation 1 uses page 1 for a, but it has no holder",
     "a hole": "position 4 of t has no page",
     "no table": "table t is used, but it names no page",
     "padding read": "operation 1 reads padding page 8",
-    "padding in a table, read twice and told once": "operation 2 reads padding page 8",
+    "padding in a table, read twice and found once": "operation 2 reads padding page 8",
     "left with a page": "a has left and still holds 1 page(s) of kv: 1",
     "no keeper at idle": "a is no keeper at idle and still holds 1 page(s) of kv: 1",
-    "a free page missing": "5 pages of kv are told to be free, but it is 6",
+    "a free page missing": "5 pages of kv are counted as free, but there are 6",
     "a free page missing in the list": "1 page(s) of kv are missing in the list of free pages: 3",
     "copied back what was copied there": "operation 4 means to read y in page 1 and finds x",
     "read one slot further on": "operation 3 means to read slot 1 of x in page 2 and finds slot 0 of x",
     "padding read that a table names": "operation 2 reads padding page 8",
     "delivered, and looked at later": "what operation 1 computed for a is delivered before it is seen complete",
     "delivered before it is begun": "what operation 1 computed for a is delivered before it is begun",
-    "two lanes with two contents": "operation 1 writes x and y to slots of page 1: nothing orders them",
+    "two parallel writes with two contents": "operation 1 writes x and y to slots of page 1: nothing orders them",
     "a page twice in one use": "operation 1 writes x and y to slots of page 1: nothing orders them",
     "a page twice in a table": "operation 1 writes x and y to slots of page 1: nothing orders them",
-    "a lane beside the one of the table": "operation 2 writes x and y to slots of page 1: nothing orders them",
+    "a write beside the one of the table": "operation 2 writes x and y to slots of page 1: nothing orders them",
     "held and in the free list": "page 1 is in the list of free pages, but a holds it",
     "held and at the beginning of a run of free pages": "page 3 is in the list of free pages, but a holds it",
     "a cached page missing in the list": "1 page(s) of kv are missing in the list of cached pages: 2",
     "held pages missing in the list": "2 page(s) of kv are missing in the list of held pages: 2, 5",
     "twice in the free list": "page 3 is twice in the list of free pages",
-    "a reference too many": "page 1 is told to have 2 references, but a holds it",
+    "a reference too many": "page 1 is counted with 2 references, but a holds it",
     "read before written": "operation 1 reads slot 0 of page 1, never written since it was handed out",
     "read after handed out again": "operation 2 reads slot 0 of page 1, never written since it was handed out",
     "a state read before it is written": "operation 1 reads slot 0 of page 1, never written since it was handed out",
@@ -108,8 +108,7 @@ SAID = {
     "before the first slot": "position -3 of the pages has no page",
     "before the first position": "position -1 of t has no page",
     "before the first position, with labels": "position -4 of t has no page",
-    "two lanes with two contents over what was there": "operation 2 writes x and y to slots of page 1: nothing orders "
-    "them",
+    "two contents over what was there": "operation 2 writes x and y to slots of page 1: nothing orders them",
     "half a page means something else": "operation 3 means to read y in page 1 and finds x",
     "looked at in part since it changed, and then the rest, twice": "operation 4 means to read x in page 1 and finds y",
     "a load fails of what its stream has looked at": "operation 2 reads slot 0 of page 1, never written since it was "
@@ -119,25 +118,25 @@ SAID = {
     "a plan whose writer has let go": "key k finds page 1, but slot 0 was never written",
     "a plan whose writer has let go, of whom it had it": "key k finds page 1, but slot 0 was never written",
     "a plan of one of two writers": "key l finds page 1, but slot 0 was never written",
-    "a plan of somebody else": "key k finds page 1, but slot 0 was never written",
+    "a plan of another holder": "key k finds page 1, but slot 0 was never written",
     "other content": "operation 2 means to read y in page 1 and finds x",
     "other content through a table": "operation 2 means to read y in page 1 and finds x",
     "other content after a copy": "operation 3 means to read y in page 2 and finds x",
     "published unwritten": "key k finds page 1, but slot 0 was never written",
     "published with other content": "key k finds page 1, but that holds x from slot 0 on",
     "one key, two contents": "key k names two contents, in pages 1 and 2",
-    "a plan that nobody is left to keep": "key k finds page 1, but slot 0 was never written",
+    "a plan without a writer": "key k finds page 1, but slot 0 was never written",
     "a failed load keeps its name": "key k finds page 1, but slot 0 was never written",
     "a load fails of what its name alone finds": "key k finds page 1, but slot 0 was never written",
     "a plan that is written with something else": "key k finds page 1, but that holds y from slot 0 on",
-    "a plan for a page that nobody holds": "key l finds page 1, but that holds x from slot 0 on",
+    "a plan for a page without a holder": "key l finds page 1, but that holds x from slot 0 on",
     "withdrawn twice": "page 1 is not published as key k, but the name is withdrawn",
     "published overwritten": "operation 2 overwrites page 1 from slot 0 on, but key k finds it",
     "shared overwritten": "operation 2 overwrites page 1 from slot 0 on, but a, b hold it",
     "an object read that was withdrawn": "operation 2 reads slot 0 of key k, never written since it was handed out",
     "an object of a table read that was withdrawn": "operation 2 reads slot 0 of key k, never written since it was "
     "handed out",
-    "an object overwritten": "operation 2 overwrites key k from slot 0 on, but nobody holds it",
+    "an object overwritten": "operation 2 overwrites key k from slot 0 on, but it has no holder",
     "read on another stream": "operation 2 reads page 1, which stream s writes: nothing orders them",
     "written under a read": "operation 3 writes page 1, which stream s reads: nothing orders them",
     "handed on under a read through a table": "operation 3 writes page 1, which stream s reads: nothing orders them",
@@ -172,7 +171,7 @@ MALFORMED_SAID = {
     "a wait for nothing": "a wait names neither an operation nor a stream",
     "a key where pages have numbers": "pool kv: pages are named by numbers",
     "a key among numbers": "pool kv: pages are named by numbers",
-    "a storage has no allocator": "pool disk is a storage: nobody takes its pages",
+    "a storage has no allocator": "pool disk is a storage: its pages are not taken",
     "keys that do not fit": "2 keys for 1 pages",
     "labels that do not fit": "2 labels for 1 pages with 1 each",
     "slots backwards": "a use of slots 3 to 2",
@@ -217,22 +216,22 @@ MORE: list[tuple[list[Event], list[str]]] = [
     (
         [*CACHED, Count("kv", free=5, cached=2, held=1)],
         [
-            "5 pages of kv are told to be free, but it is 6",
-            "2 pages of kv are told to be cached, but it is 1",
-            "1 pages of kv are told to be held, but it is 0",
+            "5 pages of kv are counted as free, but there are 6",
+            "2 pages of kv are counted as cached, but there are 1",
+            "1 pages of kv are counted as held, but there are 0",
         ],
     ),
     (
         [*CACHED, Count("kv", held=[1], cached=[(1, 2)])],
         [
-            "2 pages of kv are told to be cached, but it is 1",
+            "2 pages of kv are counted as cached, but there are 1",
             "page 1 is in the list of held pages, but key k finds it",
         ],
     ),
-    ([*CACHED, Count("kv", references={2: 1, 1: 0})], ["page 2 is told to have 1 references, but nobody holds it"]),
+    ([*CACHED, Count("kv", references={2: 1, 1: 0})], ["page 2 is counted with 1 references, but it has no holder"]),
     (
         [take("a", 1), Share("b", "kv", [1], pin=True), Count("kv", references={1: 1})],
-        ["page 1 is told to have 1 references, but a, b hold it"],
+        ["page 1 is counted with 1 references, but a, b hold it"],
     ),
     (
         [Take("a", "rows", [(1, 9)]), EndHolder("a")],
@@ -279,7 +278,7 @@ BAD: list[tuple[list[Event], str]] = [
     ([Map("t", "a", "rows", 0, [1], ["x"] * 5)], "5 labels for 1 pages of 4 labels each"),
     ([table("t", "a", 1, 2), Unmap("t", 2, 1)], "page indices 2 to 1 of table t are gone"),
     ([Begin(1, "s", writes=[Use(None, "rows", [1], 3, 9, ["x", "y"])])], "2 labels for slots 3 to 9, 4 each"),
-    ([Take("a", "disk", ["k"])], "pool disk is a storage: nobody takes its pages"),
+    ([Take("a", "disk", ["k"])], "pool disk is a storage: its pages are not taken"),
     ([Begin(1, "s", writes=[Use(None, "disk", [1])])], "pool disk: pages are named by keys"),
     ([Count("disk", held=[1])], "pool disk: pages are named by keys"),
     ([Count("kv", held=["k"])], "pool kv: pages are named by numbers"),
@@ -400,7 +399,7 @@ def test_what_is_malformed_is_said_as_it_was_told(event: Event, words: str) -> N
 def test_each_figure_that_differs_is_told_once_whatever_the_others_are() -> None:
     checker = Checker(POOLS)
     checker.step(take("a", 1))
-    for told in (["5 pages of kv are told to be free", "0 pages of kv are told to be held"], []):
+    for told in (["5 pages of kv are counted as free", "0 pages of kv are counted as held"], []):
         assert [describe(finding).partition(",")[0] for finding in checker.step(Count("kv", free=5, held=0))] == told
 
 
@@ -450,7 +449,7 @@ def test_what_many_pages_and_long_names_make_of_a_finding() -> None:
 def test_what_is_found_is_said_of_the_page_the_deed_and_the_pool() -> None:
     assert describe(Checker(POOLS).step(take("a", 8))[0]) == "page 8 is handed out, but is padding"
     assert describe(Checker(POOLS).step(take("a", 9))[0]) == "page 9 is handed out, but does not exist"
-    assert describe(Checker(POOLS).step(Release("b", "kv", [1]))[0]) == "page 1 is released by b, but nobody holds it"
+    assert describe(Checker(POOLS).step(Release("b", "kv", [1]))[0]) == "page 1 is released by b, but it has no holder"
     for name in ("before the first position", "positions in a hole"):
         checker = Checker(POOLS)
         assert {finding.pool for event in BROKEN[name][0] for finding in checker.step(event)} == {"kv"}

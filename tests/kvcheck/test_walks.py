@@ -97,7 +97,7 @@ def disagreement(seed: int, steps: int, walks: type[Walk], reached: Counter[str]
     forgettable = set[tuple[str, Page]]()
     """Pages that were free and were not handed out since."""
     unsure = set[int]()
-    """Operations that read of such a page, what one of these or they themselves wrote, or what is not told again; those
+    """Operations that read of such a page, what one of these or they themselves wrote, or what is not repeated; those
     that write a page twice, and those that use a page of `handed_on`."""
     handed_on = set[tuple[str, Page]]()
     """Pages that were handed out while an operation that uses them was in flight."""

@@ -269,7 +269,7 @@ def test_a_release_without_its_known_defects_is_clean_and_planted_ones_are_found
         "published too far": {"MEM-NAME"},
         "load taken for done": {"MEM-RACE"},
         "sent pages freed": {"MEM-RACE"},
-        "row not told": {"MEM-USE", "MEM-NAME"},
+        "row not reported": {"MEM-USE", "MEM-NAME"},
         "forgotten when preempted": {"MEM-FAILED"},
         "load not waited for": {"MEM-RACE"},
         "store taken for done": {"MEM-RACE"},

@@ -42,7 +42,7 @@ transformers' are found by the driver, which has the same model (`tests/kvlab/te
 PAIR_FAULTS = [
     ("sent pages freed", True),
     ("first blocks read", True),
-    ("row not told", True),
+    ("row not reported", True),
     ("notified too early", False),
     ("read taken for done", False),
     ("read over what was found", False),

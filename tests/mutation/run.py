@@ -44,7 +44,7 @@ _MODEL = Target(
     ("rules.py", "contracts.py", "memory/proofs"),
     (
         "tests/spec",
-        "tests/mutation/judged.py",
+        "tests/mutation/verdicts.py",
         "tests/reference/test_model_agrees.py::test_reference_and_model_refuse_the_same_for_the_same_rule",
         "tests/conformance/levels/memory/test_memory_vectors.py",
         "tests/conformance/vectors/test_vectors.py::test_the_reference_conforms_to",

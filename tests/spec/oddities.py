@@ -1,7 +1,7 @@
 """Odd verdicts of the model, whatever `verdicts` says: the model is checked here, not compared.
 
 - An answer that was changed is allowed although nobody may choose it so.
-- A finding or a refusal is not told whole: its rule, a sentence, what was expected against what was observed.
+- A finding or a refusal is not reported whole: its rule, a sentence, what was expected against what was observed.
 - What a finding expects is not in the right answer, or what it observed is not in the one that was told.
 - An answer that the model makes itself leaves something out.
 - One operation on one request is counted more than once.
@@ -21,8 +21,8 @@ from kvspec.rules import RULES, Violation
 from tests.spec.findings import Outcome
 
 LAWFUL = re.compile(
-    # What is not told is not judged; runs, and the order of what is freed, tell the same.
-    r"on the way|nothing told|(.* )?not told|(.*: )?(as runs|backwards)|.* of a stranger: none"
+    # What is not reported is not judged; runs, and the order of what is freed, tell the same.
+    r"on the way|nothing reported|(.* )?not reported|(.*: )?(as runs|backwards)|.* of a stranger: none"
     # What must be refused may be refused for a reason of its own, or for more than is told.
     r"|refused, (as it should be|without a reason|for another rule(, a page and a row short)?|\w+_short one less)"
     # Who gets which of the free rows, pages and states is the implementation's choice.
@@ -47,13 +47,13 @@ LAWFUL = re.compile(
 
 NOTHING_EXPECTED = re.compile(
     r"page \d+ (was evicted|of the prefix store was freed)|.* was evicted|pages were given to|rows were given to"
-    r"|.* should hold no row|row \d+ is told, but|rows are free that a launch .* reads|.*: some are there twice"
+    r"|.* should hold no row|row \d+ is reported, but|rows are free that a launch .* reads|.*: some are there twice"
     r"|the store took|page \d+ is published, but does not hold its tokens|.* the state after 0 tokens"
     r"|the operation was carried out, but must be refused: .*; page \d+ was freed, but"
 )
 """Sentences that say all: this should not be there."""
 NOTHING_OBSERVED = re.compile(
-    r".* should hold a row|row \d+ is held, but not told|the store did not take the state|.* was evicted"
+    r".* should hold a row|row \d+ is held, but not reported|the store did not take the state|.* was evicted"
 )
 """Sentences that say all: this should be there, or not be done."""
 
@@ -129,7 +129,7 @@ def oddities(outcome: Outcome, config: Config) -> Iterator[str]:
                 yield from _misquoted(outcome.raised, outcome.told, outcome.right, config)
     many = {
         "checked": OFTEN_JUDGED.get(outcome.op.partition("(")[0], ()),
-        "unchecked": NOTHING_TOLD if outcome.change == "nothing told" else (),
+        "unchecked": NOTHING_TOLD if outcome.change == "nothing reported" else (),
     }
     of_several_requests = re.search(r"[\[{].*'.*'.*'", outcome.op)
     for (counter, what), times in outcome.counted.items():

@@ -261,7 +261,7 @@ def test_what_is_told_is_judged_and_what_is_not_is_said_to_be_unjudged(name: str
             whole, left_out = _counts(told.model, right)
             assert not left_out, (right, left_out)
             for change, answer in tries.answers(told.model.state, right):
-                if not re.search("not told|nothing told", change):
+                if not re.search("not reported|nothing reported", change):
                     continue
                 try:
                     judged, unjudged = _counts(told.model, replace(right, obs=answer))

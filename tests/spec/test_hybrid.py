@@ -167,7 +167,7 @@ def test_swa_6_a_tombstone_is_revived_one_way_or_the_other(
 @pytest.mark.parametrize("at_finish", [True, False])
 def test_swa_6_a_locked_tombstone_stays(at_finish: bool) -> None:
     model = tombstones(locked=True)
-    with pytest.raises(Violation, match="SWA-6: page 1 of the prefix store was freed while somebody has") as violation:
+    with pytest.raises(Violation, match="SWA-6: page 1 of the prefix store was freed while it is locked") as violation:
         if at_finish:
             model.step(Finish("b", obs=ReleaseAnswer([1, 8, 9], [4])))
         else:

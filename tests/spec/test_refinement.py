@@ -252,7 +252,7 @@ def broken_rules(config: Config | None = None, *, books: bool = True, broken: bo
         try:
             for _ in walk(model, draw, books=books, steps=steps):
                 pass
-            if not model.state.config.num_states:  # of states the law is not told what is in them
+            if not model.state.config.num_states:  # of states the law is not reported what is in them
                 yield from (f"{rule} unjudged" for rules in checker.unchecked.values() for rule in rules)
             yield from (f"half told: {event}" for event in checker.told if half_told(event))
         except Violation as violation:

@@ -150,7 +150,7 @@ def given(state: State, part: str, right: dict[str, Runs], names: list[str]) -> 
         for change, wrong in listed(state, part, right.get(name, ())):
             yield f"{things} of {name}: {change}", {**right, name: wrong}
         if name in right:
-            yield f"{things} of {name}: not told", {other: kept for other, kept in right.items() if other != name}
+            yield f"{things} of {name}: not reported", {other: kept for other, kept in right.items() if other != name}
     if len(right) > 1:
         one, other, *_ = right
         yield f"{things} of two requests: swapped", {**right, one: right[other], other: right[one]}
@@ -168,7 +168,7 @@ def given_rows(state: State, right: dict[str, int]) -> Iterator[Change[dict[str,
         if row not in state.rows and row not in right.values():
             kinds.setdefault("another free row", row)
     for name, row in right.items():
-        yield f"row of {name}: not told", {other: kept for other, kept in right.items() if other != name}
+        yield f"row of {name}: not reported", {other: kept for other, kept in right.items() if other != name}
         for kind, wrong in kinds.items():
             if wrong != row:
                 yield f"row of {name}: {kind}", {**right, name: wrong}
@@ -194,7 +194,7 @@ def figures(state: State, right: Figures) -> Iterator[Change[Figures]]:
     told = {name: value for name, value in asdict(right).items() if value is not None}
     page = state.config.page_size
     for name, value in told.items():
-        yield f"{name} not told", replace(right, **{name: None})
+        yield f"{name} not reported", replace(right, **{name: None})
         yield f"{name} one more", replace(right, **{name: value + 1})
         yield f"{name} one less", replace(right, **{name: value - 1})
     lent = [request.record for request in state.requests.values() if request.resumed and request.record is not None]
@@ -251,13 +251,13 @@ def _mistaken(
         wrong = replace(right, **{name: told[name] + shift for name, shift in shifts.items()})
         yield mistake, wrong
         for name in of_pool:
-            yield f"{mistake}; {name} not told", replace(wrong, **{name: None})
+            yield f"{mistake}; {name} not reported", replace(wrong, **{name: None})
 
 
 def snapshots(state: State, right: SnapshotAnswer) -> Iterator[Change[SnapshotAnswer]]:
     """Snapshots with one thing wrong."""
     for name in SnapshotAnswer.__struct_fields__:
-        yield f"{name} not told", replace(right, **{name: None})
+        yield f"{name} not reported", replace(right, **{name: None})
     for kind, told, others in (
         ("requests", right.requests or {}, state.requests.keys() - (right.requests or {}).keys()),
         ("sessions", right.sessions or {}, state.sessions.keys() - (right.sessions or {}).keys()),
@@ -318,13 +318,13 @@ def _loose_rows(state: State, right: list[int]) -> Iterator[Change[Runs]]:
 def _roles(state: State, view: HolderView) -> Iterator[Change[HolderView]]:
     """Changes of what a holder's state slots are used for."""
     if view.computing is not None:
-        yield "computing not told", replace(view, computing=None)
+        yield "computing not reported", replace(view, computing=None)
         for kind, slot in strange(state, _states(state)):
             if slot != view.computing:
                 yield f"computing in {kind}", replace(view, computing=slot)
     tracking = view.tracking or {}
     if tracking:
-        yield "tracking not told", replace(view, tracking=None)
+        yield "tracking not reported", replace(view, tracking=None)
     for border, slot in tracking.items():
         if border < (view.protected_len or 0):
             continue  # nobody goes back there
@@ -337,7 +337,7 @@ def _roles(state: State, view: HolderView) -> Iterator[Change[HolderView]]:
 def _views(state: State, view: HolderView) -> Iterator[Change[HolderView]]:
     yield "another row", replace(view, row=(view.row or 0) + 1)
     for name in ("row", "protected_len", "committed_len", "allocated_len"):
-        yield f"{name} not told", replace(view, **{name: None})
+        yield f"{name} not reported", replace(view, **{name: None})
     for name in ("protected_len", "committed_len", "allocated_len", "swa_evicted_len"):
         length = getattr(view, name)
         if length is not None:
@@ -345,9 +345,9 @@ def _views(state: State, view: HolderView) -> Iterator[Change[HolderView]]:
                 if wrong >= 0:
                     yield f"{name} {change}", replace(view, **{name: wrong})
     if view.swa_evicted_len is not None:
-        yield "swa_evicted_len not told", replace(view, swa_evicted_len=None)
+        yield "swa_evicted_len not reported", replace(view, swa_evicted_len=None)
     if view.states is not None:
-        yield "states not told", replace(view, states=None)
+        yield "states not reported", replace(view, states=None)
         for change, slots in listed(state, "states", view.states):
             yield f"states: {change}", replace(view, states=slots)
     yield from _roles(state, view)
@@ -394,7 +394,7 @@ def answers(state: State, op: Operation[Any]) -> Iterator[Change[Answer]]:
     """The answer of `op` changed; `op` has the right one."""
     right = op.obs
     if not isinstance(right, events.EvictAnswer):
-        yield "nothing told", ANSWERS[type(op)]()
+        yield "nothing reported", ANSWERS[type(op)]()
     match right:
         case events.Figures():
             yield from figures(state, right)
@@ -430,14 +430,14 @@ def _new(
 ) -> Iterator[Change[Answer]]:
     """Changes of what the requests of a batch were given."""
     if isinstance(right, events.ExtendAnswer):
-        yield "rows not told", replace(right, rows=None)
+        yield "rows not reported", replace(right, rows=None)
         for change, rows in given_rows(state, right.rows or {}):
             yield change, replace(right, rows=rows)
     names = list(dict(op.reqs)) if isinstance(op, events.Extend) else list(getattr(op, "reqs", ()))
     for part in ("pages", "window_pages", "states"):
         told = getattr(right, part, None)
         if told is not None:
-            yield f"{part} not told", replace(right, **{part: None})
+            yield f"{part} not reported", replace(right, **{part: None})
             for change, wrong in given(state, part, told, names):
                 yield change, replace(right, **{part: wrong})
 
@@ -459,14 +459,14 @@ def _parts(state: State, right: Any) -> Iterator[Change[Answer]]:
             for change, length in _lengths(state, value):
                 yield f"{name} {change}", replace(right, **{name: length})
         if value is not None and name != "evicted":
-            yield f"{name} not told", replace(right, **{name: None})
+            yield f"{name} not reported", replace(right, **{name: None})
 
 
 def _evicted(state: State, right: events.EvictAnswer) -> Iterator[Change[Answer]]:
-    """Other pages evicted, and what goes with them not told."""
+    """Other pages evicted, and what goes with them not reported."""
     if state.config.hybrid:
         for change, numbers in listed(state, "evicted", right.evicted):
-            yield f"evicted: {change}; what goes with them not told", events.EvictAnswer(numbers)
+            yield f"evicted: {change}; what goes with them not reported", events.EvictAnswer(numbers)
 
 
 def _exchanged(state: State, right: MatchAnswer | PublishAnswer | ReleaseAnswer) -> Iterator[Change[Answer]]:
@@ -515,7 +515,7 @@ def refusals(due: Refused) -> Iterator[Change[Refused]]:
     for name in ("pages_short", "rows_short", "window_short", "states_short"):
         for change, shift in (("one more", 1), ("one less", -1)):
             yield f"{name} {change}", replace(due, **{name: getattr(due, name) + shift})
-        yield f"{name} not told", replace(due, **{name: 0})
+        yield f"{name} not reported", replace(due, **{name: 0})
 
 
 UNDUE = {

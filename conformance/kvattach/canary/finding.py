@@ -50,7 +50,7 @@ def finding_of(violation: Violation, engine: str, page_size: int, trace: Path | 
     note, shown, known = "", nothing, list[str]()
     if trace is not None:
         shown, known = _beside(trace, violation.pool, page)
-        note = f"What {trace} has of page {page}, up to now."
+        note = f"The events of page {page} in {trace}, up to now."
     code = CODES[violation.kind]
     rule = MEMORY_RULES[rule_of(code)]
     return Finding(

@@ -54,7 +54,7 @@ class Attached:
         """Install the hooks."""
         self.hooks = hooks = Hooks(trace)
         self._engine, self._numbers = engine, count(1)
-        self._acting = Acting(hooks, Call("nobody"))
+        self._acting = Acting(hooks, Call("engine"))
         self._disk: Any = None
         self._files: dict[str, str | None] = {}
         """The content of each file."""

@@ -27,7 +27,7 @@ class Pools:
         """Install the hooks."""
         self.hooks = hooks = Hooks(trace)
         self._numbers = count(1)
-        self.acting = Acting(hooks, "nobody")
+        self.acting = Acting(hooks, "engine")
         self._names: dict[tuple[int, str, int], bytes] = {}
         """Pool, leaf and block -> the name under which the block is found."""
         self.contents: dict[bytes, str] = {}

@@ -19,7 +19,7 @@ POOLS = ("pages", "window pages", "state slots", "rows")
 
 KINDS = {
     "request": {"free": "free", "store": "the prefix store's", "locked": "the store's, locked", "withheld": "withheld"},
-    "memory": {"free": "free", "store": "published, held by nobody", "locked": "only kept", "withheld": "withheld"},
+    "memory": {"free": "free", "store": "published, without a holder", "locked": "only kept", "withheld": "withheld"},
 }
 """Level -> the words for the kinds of cells without a holder."""
 

@@ -85,7 +85,7 @@ def _stopped(state: State, req: str) -> bool:
 
 def unruly(state: State, draw: Draw, style: Style = USUAL, /) -> Operation[Any] | None:
     """Any operation on any name: most of these must be refused and change nothing."""
-    req = draw.choice([*state.requests, "nobody"])
+    req = draw.choice([*state.requests, "stranger"])
     session = draw.choice([*state.sessions, "nowhere"])
     launch_id = draw.choice([*state.flights, 99])
     number = draw.integer(0, 3)

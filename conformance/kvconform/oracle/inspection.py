@@ -244,7 +244,7 @@ def _check_rows(state: NotedState, expected: dict[int, Runs], observed: dict[int
         if row < 0 or (state.virtual_row and row not in expected):  # no answer reported whose row it is
             continue
         if row not in observed or row not in expected:
-            what = "is held, but not told" if row in expected else "is told, but nobody holds it"
+            what = "is held, but not reported" if row in expected else "is reported, but has no holder"
             due_slots, found_slots = expected.get(row), observed.get(row)
             what = f"row {row} {what}"
             raise Violation("ROW-1", what, expected=due_slots, observed=found_slots, part="rows", wrong={"rows": [row]})

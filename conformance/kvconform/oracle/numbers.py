@@ -81,7 +81,7 @@ def check_freed(
         seen.add(number)
     left = sorted(set(due) - seen)
     if left and not unreported:
-        what = f"{pool.kind}(s) {_listed(left)} were not freed and nobody holds them"
+        what = f"{pool.kind}(s) {_listed(left)} were not freed and have no holder"
         raise Violation(rule, what, expected=due, observed=freed, part=f"{FREED[name]}.kept")
 
 

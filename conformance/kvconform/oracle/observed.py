@@ -257,7 +257,7 @@ class Observed:
         gone = set(beginning(freed, len(self._state.owner) + 1))
         for page, _ in moves:
             if page in gone:
-                what = f"page {page} of the prefix store was freed while somebody has locked it"
+                what = f"page {page} of the prefix store was freed while it is locked"
                 raise Violation("SWA-6", what, observed=freed, part="freed.early", wrong={"pages": [page]})
 
     # State slots
@@ -339,7 +339,7 @@ class Observed:
             if number not in may:
                 whose = there.use(state, number)[1]
                 broken = rule if whose.endswith(STORE) else there.rule
-                what = "somebody has locked it" if broken == rule else f"it {whose}"
+                what = "it is locked" if broken == rule else f"it {whose}"
                 what = f"{there.kind} {number} was evicted, but {what}"
                 raise Violation(broken, what, observed=evicted, part=f"{_EVICTED[pool]}.early")
         due = min(asked, len(evictable))

@@ -77,7 +77,7 @@ def record_name(state: State, record: int) -> str:
     for session, slot in state.sessions.items():
         if slot.record == record:
             return f"the slot of session {session}"
-    return "nobody"
+    return "no holder"
 
 
 def owner_name(state: State, owner: int | str | PrefixKey) -> str:

@@ -18,7 +18,7 @@ SAYS = {
     "20476": "Chunked prefill in streaming sessions: one chunked request in a batch, a match that may be repeated, "
     "and locks that were never given back.",
     "21875": "A session that is closed while its turn is in flight is released when that turn ends.",
-    "22213": "What a busy check counts for sessions: a turn's memory was counted as its session's, too.",
+    "22213": "A busy check counted a turn's memory as its session's, too.",
     "22790": "A turn that is aborted before it ran leaves its session's memory as it was.",
     "22862": "The tail of a session: what was allocated past the committed tokens is freed before the next turn "
     "overwrites it.",

@@ -65,7 +65,7 @@ def _show_requests(console: Console, reports: Sequence[RequestReport]) -> None:
         ("operations", lambda report: f"{report.operations:,}"),
     ]
     console.print(_table("rule", reports, rows, sums, justify="center", width=6, title="Rule by release"))
-    console.print(Text("A dot: judged, and it held. Nothing: never judged. A question mark: broken, not explained."))
+    console.print(Text("A dot: checked, and it held. Nothing: never checked. A question mark: broken, not explained."))
     _show_legend(console, reports[0].engine, marks)
     for report in reports:
         for found in report.found:

@@ -61,7 +61,7 @@ def _of_transfers(release: Release) -> list[Defect]:
     return [
         Defect(
             "notified too early",
-            "decode is told that all is there before the last chunk is written",
+            "decode learns that all is there before the last chunk is written",
             ((*worker, asked, f"{done}\n            {asked}"),),
         ),
         Defect(
@@ -78,7 +78,7 @@ def _of_transfers(release: Release) -> list[Defect]:
         ),
         Defect(
             "failed transfer taken for done",
-            "decode is told that all is there although a part could not be written",
+            "decode learns that all is there although a part could not be written",
             ((*worker, "if ret != 0:\n                        with", "if False:\n                        with"),),
         ),
         Defect(

@@ -91,7 +91,7 @@ def defects() -> list[Defect]:
             ),
         ),
         Defect(
-            "row not told",
+            "row not reported",
             "the workers do not get a running request's new blocks",
             ((Scheduler, "_make_cached_request_data", blocks, "None"),),
         ),

@@ -99,7 +99,7 @@ def test_junit_has_a_test_for_each_case_with_what_was_found(folder: Path) -> Non
     for name in ("one", "two"):
         failure = failed[name]
         assert failure is not None and failure.text is not None
-        assert failure.get("message") == "PAGE-1 is broken: page(s) 2 were not freed and nobody holds them"
+        assert failure.get("message") == "PAGE-1 is broken: page(s) 2 were not freed and have no holder"
         assert "6   A !A!   A    r is finished; nothing is freed." in failure.text
 
 

@@ -61,7 +61,7 @@ def test_a_page_says_what_the_report_says(folder: Path) -> None:
     text = text_of(page)
     for part in (
         "PAGE-1 is broken",
-        "page(s) 2 were not freed and nobody holds them",
+        "page(s) 2 were not freed and have no holder",
         "Met at left.jsonl:7, finish",
         "expected [2]",
         "observed []",
@@ -78,7 +78,7 @@ def test_a_page_says_what_the_report_says(folder: Path) -> None:
         "line": 6,
         "event": '{"op": "finish", "req": "r"}',
         "answer": '{"freed": []}',
-        "breaks": "page(s) 2 were not freed and nobody holds them",
+        "breaks": "page(s) 2 were not freed and have no holder",
     }
     assert len(re.findall(r'<rect [^>]*class="kv-wrong"', page)) == 2, "the page, and the legend"
 

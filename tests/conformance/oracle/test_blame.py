@@ -317,7 +317,7 @@ TELLS_A_ROW = {
         {"requests": {"r": HolderView(0, 0, 1, 1)}, "free_rows": [0, 1]},
         "ROW-4",
     ),
-    "of one that is gone, held by nobody": (
+    "of one that is gone, without a holder": (
         GONE,
         {"requests": {"r": HolderView(0, 0, 1, 1)}, "free_rows": [1]},
         "ROW-1",
@@ -328,7 +328,7 @@ TELLS_A_ROW = {
         {"sessions": {"s": HolderView(0, 0, 1, 1)}, "free_rows": [0, 1]},
         "ROW-4",
     ),
-    "of a slot, held by nobody": (
+    "of a slot, without a holder": (
         [*FIRST_TURN, Preempt("s")],
         {"sessions": {"s": HolderView(0, 0, 1, 1)}, "free_rows": [1]},
         "ROW-1",

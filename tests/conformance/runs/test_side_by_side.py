@@ -54,7 +54,7 @@ def test_the_same_in_several_traces_is_one_finding(
     assert [place["file"] for place in found["also"]] == [str(path) for path in paths[1:]]
     assert run_command(arguments) == 1
     out = " ".join(capsys.readouterr().out.split())
-    assert out.count("page(s) 2 were not freed and nobody holds them rule") == 1
+    assert out.count("page(s) 2 were not freed and have no holder rule") == 1
     assert "PAGE-1 is broken at finish in 3 of 3 traces, 3 times" in out
     assert all(f"{path}: does not conform" in out for path in paths)
 

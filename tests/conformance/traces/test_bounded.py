@@ -98,6 +98,6 @@ def test_what_a_page_is_told_with_is_bounded(tmp_path: Path, capsys: pytest.Capt
     # A gigabyte of words, if each of the pages were told with the name.
     assert reading("x" * 20_000, [[1, 1 << 16]]) == 2
     assert "parts of long names" in capsys.readouterr().err
-    # Two thousand findings of one event are not told one by one beside it.
+    # Two thousand findings of one event are not reported one by one beside it.
     assert reading("x", list(range(1, 2001))) == 1
     assert len(capsys.readouterr().out) < 20_000

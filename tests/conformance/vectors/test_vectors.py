@@ -152,7 +152,7 @@ def test_who_tells_nothing_conforms_only_where_refusals_are_all_there_is_to_judg
     outcomes = [
         (one, run_vector(one, Silent)) for one in vectors if not any(isinstance(s.op, Evict) for s in one.steps)
     ]
-    assert all(outcome.finding is None for _, outcome in outcomes), "what is not told is not judged"
+    assert all(outcome.finding is None for _, outcome in outcomes), "what is not reported is not judged"
     assert {one.name for one, outcome in outcomes if not unchecked_rules(one, outcome)} == {
         "batch_with_a_request_at_both_ends",
         "page_key_amid_the_history",

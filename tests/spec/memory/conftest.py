@@ -10,7 +10,7 @@ from kvconform.oracle.meaning import MakeChecker
 from kvspec.memory.events import Event
 from kvspec.memory.proofs import books, moves, page, terms
 from tests.spec.memory.once import Once
-from tests.spec.memory.stories import POOLS, Found
+from tests.spec.memory.scenarios import POOLS, Found
 
 LAWS: dict[str, MakeChecker] = {"plain": Once, "fast": Checker}
 

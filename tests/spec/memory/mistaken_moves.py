@@ -96,7 +96,7 @@ MISTAKES = (
         "preempt",
         "_forget(books, record).with_session(session, record=NONE)",
         "_forget(books, record)",
-        "a row that somebody names is marked as theirs",
+        "a row that a holder names is marked as its own",
     ),
 )
 """They show in the smallest numbers."""

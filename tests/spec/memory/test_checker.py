@@ -22,7 +22,7 @@ from kvspec.memory.events import (
     Use,
 )
 from kvspec.rules import CODES
-from tests.spec.memory.stories import BROKEN, POOLS, RIGHT, Found, copy, mapped, of, read, table, take, write
+from tests.spec.memory.scenarios import BROKEN, POOLS, RIGHT, Found, copy, mapped, of, read, table, take, write
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -220,7 +220,7 @@ def test_right(found: Found, name: str) -> None:
 
 
 def test_a_finding_on_a_page_is_told_once(found: Found) -> None:
-    """A wrong read of a table is not told again at each step."""
+    """A wrong read of a table is not reported again at each step."""
     steps = [Begin(id, "s", [Use(table="t")]) for id in range(2, 6)]
     broken: list[Event] = [take("a", 1), write(1, "a", 1, "x"), table("t", "a", 1, labels=["y"]), *steps]
     assert found(*broken) == [("MEM-CONTENT", 4)]

@@ -233,7 +233,7 @@ def finding_of(path: Source, pools: dict[str, Pool], group: Group, cut: Cut | No
         steps, total, release = iter(cut.steps), len(cut.steps), cut.last_release
     else:
         why = "It was interrupted before a part of the trace was" if caught() else "No part of the trace was"
-        note = f"{why} found that shows it by itself. What was before it:"
+        note = f"{why} found that shows it by itself. The events before it:"
         steps, total = _read(path, group.finding.event), group.finding.event
         release = last_release(_read(path, total - 1), group.finding)
     renderer = Renderer(pools, lambda number, *_: number > total - KEPT)
@@ -300,7 +300,7 @@ def _released(group: Group, release: tuple[int, MemoryEvent] | None) -> Iterator
         line, event = release
         found, where = group.finding, f"line {line}"
         leak = found.rule == "MEM-LEAK"
-        lead = f"What {found.holder} released last, on" if leak else f"Nobody has had page {found.page} since"
+        lead = f"{found.holder} released last on" if leak else f"Page {found.page} has had no holder since"
         yield f"{lead} {where}: {sentence(event)}"
 
 

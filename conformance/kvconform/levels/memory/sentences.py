@@ -81,7 +81,7 @@ def _clause(event: MemoryEvent) -> str:
             return f"{event.holder} is gone"
         case e.Idle():
             of = "" if event.pools is None else f" of {_few(event.pools)}"
-            return f"The engine is idle; {_few(event.keepers) if event.keepers else 'nobody'} may hold anything{of}"
+            return f"The engine is idle; {_few(event.keepers) if event.keepers else 'no holder'} may hold anything{of}"
         case e.Count():
             return f"The engine counts{_in(event.pool)}: {', '.join(_counts(event)) or 'nothing'}"
         case e.Failed():
@@ -101,7 +101,7 @@ def _announced(event: e.Announce) -> str:
         *([] if event.pool is None else [f"with this all names of {event.pool}"]),
     ]
     batch = "" if event.batch is None else f", in batch {event.batch}"
-    return f"Routers are told the blocks{where}{batch}: {'; '.join(does) or 'no change'}"
+    return f"Routers receive the blocks{where}{batch}: {'; '.join(does) or 'no change'}"
 
 
 def _operation(event: e.Begin | e.Wait | e.End | e.Send | e.Receive | e.Deliver) -> str:
@@ -126,7 +126,7 @@ def _operation(event: e.Begin | e.Wait | e.End | e.Send | e.Receive | e.Deliver)
         case e.Receive():
             return f"Message {event.id} is received"
         case e.Deliver():
-            return f"What operation {event.id} computed for {event.holder} leaves the engine"
+            return f"The result of operation {event.id} for {event.holder} leaves the engine"
 
 
 def _counts(event: e.Count) -> list[str]:

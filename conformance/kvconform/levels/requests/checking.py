@@ -50,7 +50,7 @@ def check(path: Path, trace: TraceReader, how: Check) -> Checked:
     for one in whole.found[DESCRIBED:]:
         out.print(Text(printable(f"{one.finding} at {path}:{one.line}, {one.count:,} times.")), soft_wrap=True)
     if whole.lost is not None:
-        out.print(Text(printable(f"{path}: judging ends at {whole.lost}.")), soft_wrap=True)
+        out.print(Text(printable(f"{path}: checking ends at {whole.lost}.")), soft_wrap=True)
     checked, unchecked, reason = whole.evidence.checked, whole.evidence.unchecked, whole.problem or whole.lost
     return Checked(whole.operations, findings, checked, unchecked, bool(whole.found), str(reason or ""))
 

@@ -280,7 +280,7 @@ def _of_pages(op: Operation[Any]) -> str:
         case events.SnapshotAnswer(requests=requests, sessions=sessions):
             held = {**(requests or {}), **(sessions or {})}
             parts = [f"{name} {_holds(view)}" for name, view in held.items()]
-            none = "" if requests is None and sessions is None else ": nobody holds a row"
+            none = "" if requests is None and sessions is None else ": no row is held"
             return f": {'; '.join(parts)}" if parts else none
     return ""
 

@@ -271,8 +271,8 @@ def _holder(name: str, view: Held, state: State) -> str:
     table = state.tables[state.rows[view.row]]
     pages = dict.fromkeys(table[: ceil_pages(view.allocated_len, state.config.page_size)])
     # The model invents numbers, which are not positive, for those that the implementation did not report.
-    numbers = spans(pages) if all(page > 0 for page in pages) else "not told"
-    row = f"row {view.row if view.row >= 0 else 'not told'}, " if state.config.num_rows else ""
+    numbers = spans(pages) if all(page > 0 for page in pages) else "not reported"
+    row = f"row {view.row if view.row >= 0 else 'not reported'}, " if state.config.num_rows else ""
     return (
         f"{name}: protected {view.protected_len}, committed {view.committed_len}, allocated {view.allocated_len}, "
         f"{row}pages {numbers}"

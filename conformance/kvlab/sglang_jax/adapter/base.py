@@ -152,7 +152,7 @@ class Adapter(Memory):
                 matching.enter_context(_matching_up_to(req, limits[req.rid]))
             made = self.engine.scheduler.Scheduler.get_new_batch_prefill(self.scheduler)
         if made is None or {req.rid for req in made.reqs_info[0].reqs} != wanted.keys():
-            raise RuntimeError(f"the scheduler admits {'nobody' if made is None else made.reqs_info[0].reqs}")
+            raise RuntimeError(f"the scheduler admits {'no request' if made is None else made.reqs_info[0].reqs}")
         return made
 
     def _check_prefill_room(self, batch: list[tuple[Entry, int, int]]) -> None:

@@ -279,7 +279,7 @@ INVARIANTS = (
     ),
     Clause("ROW-4", "a request that is gone, or waits without a session, names no record", _nothing_left),
     Clause("ROW-4", "a session that is gone names no record", _nothing_left_of),
-    Clause("ROW-4", "a row that somebody names is marked as theirs", _own_rows),
+    Clause("ROW-4", "a row that a holder names is marked as its own", _own_rows),
     Clause("SESS-1", "a session names its turn", _turn),
     Clause(
         "SESS-1",

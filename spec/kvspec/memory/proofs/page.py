@@ -187,7 +187,7 @@ INVARIANTS = (
     Clause("MEM-COUNT", "free, cached and held pages are counted as such", lambda page: page.kind == page.kind_due),
     Clause("MEM-NAME", "a name says that it is kept, or planned", lambda page, key: page.named(key) <= THERE),
     Clause("MEM-NAME", "what is not only planned is there", _there),
-    Clause("MEM-NAME", "what a name promises is there, or somebody is left to write it", _left),
+    Clause("MEM-NAME", "the content that a name promises is there, or a writer is left for it", _left),
 )
 """Invariants of a page without forbidden events; those of the counts hold in any case."""
 

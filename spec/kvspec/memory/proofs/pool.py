@@ -135,7 +135,7 @@ INVARIANTS = (
     Clause("MEM-NAME", "a name promises what its key is the name of", _promises),
     Clause(
         "ACC-1",
-        "the free list is what nobody holds and no name finds",
+        "the free list is the pages that have no holder and that no name finds",
         lambda pool, page: pool.is_free(page) == And(pool.exists(page), pool.page(page).free),
     ),
     Clause("DATA-1", "what counts as written is there", _written),

@@ -174,7 +174,7 @@ def test_what_else_the_holder_of_a_leak_released_is_told(tmp_path: Path, capsys:
     assert run_command(["check", str(path)]) == 1
     out = " ".join(capsys.readouterr().out.split())
     assert "(2 of 6 events)" in out
-    assert "history What r released last, on line 4: r gives back a reference to page 2 of kv (free 2)." in out
+    assert "history r released last on line 4: r gives back a reference to page 2 of kv (free 2)." in out
 
 
 def test_the_same_on_the_same_page_again_is_no_consequence(tmp_path: Path) -> None:
@@ -786,7 +786,7 @@ def test_a_growing_compressed_trace_is_followed(tmp_path: Path) -> None:
         more.flush()
         assert process.stdout is not None
         printed = process.stdout.readline()
-        assert printed == f"{path}:4: MEM-RELEASE/not-held: page 1 is released by a, but nobody holds it\n"
+        assert printed == f"{path}:4: MEM-RELEASE/not-held: page 1 is released by a, but it has no holder\n"
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 1
 
@@ -816,7 +816,7 @@ def test_a_growing_trace_is_followed(tmp_path: Path) -> None:
         more.write(half[10:] + "\n")
         more.flush()
         printed = process.stdout.readline()
-        assert printed == f"{path}:11: MEM-RELEASE/not-held: page 1 is released by a, but nobody holds it\n"
+        assert printed == f"{path}:11: MEM-RELEASE/not-held: page 1 is released by a, but it has no holder\n"
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 1

@@ -11,7 +11,7 @@ from kvconform.levels.memory.vectors import run_memory_vector
 from kvconform.traces.memory import MemoryVector, read_memory_vector
 from kvconform.vectors.files import memory_vector_files
 from kvspec.rules import MEMORY_RULES
-from tests.spec.memory import story_vectors
+from tests.spec.memory import scenario_vectors
 from tests.spec.memory.changes import rules_of
 from tests.spec.memory.once import Once
 
@@ -45,12 +45,12 @@ def test_the_plain_law_finds_the_same(vector: MemoryVector) -> None:
             assert expect.holder in (None, first.holder)
 
 
-def test_each_story_is_a_vector(tmp_path: Path) -> None:
-    story_vectors.main(tmp_path)
+def test_each_scenario_is_a_vector(tmp_path: Path) -> None:
+    scenario_vectors.main(tmp_path)
     written, stored = (
-        {path.name: path.read_bytes() for path in folder.iterdir()} for folder in (tmp_path, story_vectors.STORIES)
+        {path.name: path.read_bytes() for path in folder.iterdir()} for folder in (tmp_path, scenario_vectors.SCENARIOS)
     )
-    assert written == stored, "run `python -m tests.spec.memory.story_vectors`, and read the difference"
+    assert written == stored, "run `python -m tests.spec.memory.scenario_vectors`, and read the difference"
 
 
 @pytest.mark.parametrize("rule", MEMORY_RULES)

@@ -1,4 +1,4 @@
-"""What an answer leaves out is not told as if it were known."""
+"""What an answer leaves out is not reported as if it were known."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from tests.conformance.helpers import HEADER, RECORDED, lines
         (e.Finish("A", obs=e.ReleaseAnswer([])), "A is finished; nothing is freed."),
         (e.Report("busy", obs=e.Figures()), "The figures are asked for (busy)."),
         (e.Snapshot(obs=e.SnapshotAnswer()), "A look at the whole state."),
-        (e.Snapshot(obs=e.SnapshotAnswer(requests={})), ": nobody holds a row."),
+        (e.Snapshot(obs=e.SnapshotAnswer(requests={})), ": no row is held."),
         (e.Snapshot(obs=e.SnapshotAnswer(requests={"A": e.HolderView(committed_len=8)})), ": A committed 8."),
     ],
 )

@@ -70,7 +70,7 @@ def test_where_the_state_is_lost_judging_ends_and_says_so(tmp_path: Path, capsys
     assert whole.operations == 7
     assert whole.lost == "line 8: it was carried out, and what came of it is not known"
     assert run_command(["check", str(path)]) == 1
-    assert "judging ends at line 8: it was carried out" in capsys.readouterr().out
+    assert "checking ends at line 8: it was carried out" in capsys.readouterr().out
 
 
 def test_a_wrong_eviction_loses_the_store(tmp_path: Path) -> None:

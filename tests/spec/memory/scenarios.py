@@ -288,7 +288,7 @@ BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
     "passed on by a stranger": ([take("a", 1), Transfer("b", "c", "kv", [1])], ("MEM-RELEASE/transfer", 2)),
     "used by a stranger": ([take("a", 1), write(1, "b", 1)], ("MEM-USE/not-held", 2)),
     "read by a stranger": ([take("a", 1), write(1, "a", 1), read(2, "b", 1)], ("MEM-USE/not-held", 3)),
-    "used by nobody known, free": ([Begin(1, "s", writes=[of(None, 1)])], ("MEM-USE/not-held", 1)),
+    "used by no known holder, free": ([Begin(1, "s", writes=[of(None, 1)])], ("MEM-USE/not-held", 1)),
     "used through a stale table": (
         [take("a", 1), table("t", "a", 1), Release("a", "kv", [1]), Begin(1, "s", writes=[Use(table="t")])],
         ("MEM-USE/not-held", 4),
@@ -299,7 +299,7 @@ BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
     ),
     "no table": ([Begin(1, "s", writes=[Use(table="t", stop=5)])], ("MEM-USE/no-table", 1)),
     "padding read": ([Begin(1, "s", reads=[of("a", 8)])], ("MEM-USE/padding", 1)),
-    "padding in a table, read twice and told once": (
+    "padding in a table, read twice and found once": (
         [take("a", 1), table("t", "a", 8, 1), write(1, "a", 1), Begin(2, "s", [Use("t")]), Begin(3, "s", [Use("t")])],
         ("MEM-USE/padding", 4),
     ),
@@ -362,7 +362,7 @@ BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
         ],
         ("MEM-USE/no-page", 4),
     ),
-    "two lanes with two contents": (
+    "two parallel writes with two contents": (
         [take("a", 1), Begin(1, "s", writes=[of("a", 1, label="x"), of("a", 1, label="y")])],
         ("MEM-RACE/itself", 2),
     ),
@@ -374,14 +374,14 @@ BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
         [take("a", 1), table("t", "a", 1, 1, labels=["x", "y"]), Begin(1, "s", writes=[Use("t")])],
         ("MEM-RACE/itself", 3),
     ),
-    "a lane beside the one of the table": (
+    "a write beside the one of the table": (
         [
             *[take("a", 1), table("t", "a", 1, labels=["x"]), Begin(1, "s", writes=[Use("t", stop=1)])],
             Begin(2, "s", writes=[Use("t", start=1, stop=2), of("a", 1, label="y", start=1, stop=2)]),
         ],
         ("MEM-RACE/itself", 4),
     ),
-    "two lanes with two contents over what was there": (
+    "two contents over what was there": (
         [take("a", 1), write(1, "a", 1, "w"), Begin(2, "s", writes=[of("a", 1, label="x"), of("a", 1, label="y")])],
         ("MEM-RACE/itself", 3),
     ),
@@ -438,7 +438,7 @@ BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
         ],
         ("MEM-NAME/unwritten", 6),
     ),
-    "a plan of somebody else": ([take("a", 1), plan("b")], ("MEM-NAME/unwritten", 2)),
+    "a plan of another holder": ([take("a", 1), plan("b")], ("MEM-NAME/unwritten", 2)),
     "other content": ([take("a", 1), write(1, "a", 1, "x"), read(2, "a", 1, "y")], ("MEM-CONTENT/other", 3)),
     "other content through a table": (
         [take("a", 1), write(1, "a", 1, "x"), table("t", "a", 1, labels=["y"]), Begin(2, "s", [Use(table="t")])],
@@ -468,7 +468,7 @@ BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
         ],
         ("MEM-NAME/ambiguous", 5),
     ),
-    "a plan that nobody is left to keep": (
+    "a plan without a writer": (
         [take("a", 1), Publish("kv", [1], ["k"], planned=True), Release("a", "kv", [1])],
         ("MEM-NAME/unwritten", 3),
     ),
@@ -501,7 +501,7 @@ BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {
         ],
         ("MEM-NAME/content", 4),
     ),
-    "a plan for a page that nobody holds": (
+    "a plan for a page without a holder": (
         [
             take("a", 1),
             write(1, "a", 1, "x"),
@@ -639,7 +639,7 @@ RIGHT: dict[str, list[Event]] = {
         End(2, unwritten=[of("a", 1)]),
         Begin(4, "s", [of("a", 1)]),
     ],
-    "what is told to be unwritten is of another operation": [
+    "the unwritten part is of another operation": [
         take("a", 1, 2),
         write(1, "a", 1),
         Begin(2, "t", writes=[of("a", 2)]),
@@ -688,7 +688,7 @@ RIGHT: dict[str, list[Event]] = {
         *[take("a", 4), Release("a", "kv", [1]), Release("b", "kv", [1])],
         Count("kv", free=[7, (5, 2), (2, 2)], cached=[1], held=[4]),
     ],
-    "lanes of one operation that write the same, or what is not known": [
+    "parallel writes of one operation, the same or of unknown content": [
         take("a", 1),
         write(1, "a", 1, "y"),
         Begin(2, "s", writes=[of("a", 1, label="x"), of("a", 1, label="x"), of("a", 1)]),
@@ -697,15 +697,15 @@ RIGHT: dict[str, list[Event]] = {
         ),
         Begin(4, "s", writes=[of(None, 8, label="x"), of(None, 8, label="y")]),
     ],
-    "a lane that may write there, and one that writes more": [
+    "a write that is allowed there, and one that writes more": [
         *[take("a", 1), write(1, "a", 1, "w")],
         Begin(2, "s", writes=[Use(None, "kv", [1], 0, 2, ["x"], "a", at_most=True), of("a", 1, label="y")]),
     ],
-    "lanes to two pages, one of which holds something else": [
+    "parallel writes to two pages, one of which holds something else": [
         *[take("a", 1, 2), write(1, "a", 1, "w")],
         Begin(2, "s", writes=[of("a", 1, label="x", stop=2), of("a", 2, label="y"), of("a", 1, label="x", start=2)]),
     ],
-    "lanes of one operation that write other slots anew": [
+    "parallel writes of one operation that write other slots anew": [
         take("a", 1),
         write(1, "a", 1, "y"),
         Begin(2, "s", writes=[of("a", 1, label="x", stop=2), of("a", 1, label="x", start=2)]),
@@ -755,7 +755,7 @@ RIGHT: dict[str, list[Event]] = {
         write(2, "a", 1, stream="t"),
         End(1),
     ],
-    "a host tells another": [
+    "a host sends to another": [
         *BOTH,
         pushed(1, 1),
         End(1, host="p"),
@@ -797,7 +797,7 @@ RIGHT: dict[str, list[Event]] = {
         *[Announce(cleared=True, batch=8), Announce("cpu", ["m"]), Announce("gpu", ["k"])],
         *[Announce("gpu", ["k"], batch=0), Announce("cpu", ["m"], "k", batch=1)],
     ],
-    "ranks decide alike at their own times": [
+    "ranks decide the same at their own times": [
         *[*decided("p", "x", "y", "y"), *decided("d", "x"), Idle(pools=["kv"]), *decided("d", "y"), *decided("e", "x")],
         *[*decided("e", "y", "y"), *decided("d", "y"), Decide("dp", "z", host="d"), Idle()],
     ],
@@ -848,7 +848,7 @@ RIGHT: dict[str, list[Event]] = {
         Begin(1, "host", writes=[Use(pool="rows", pages=[1], holder="a", stop=6, labels=["17", "4"])]),
         Begin(2, "s", reads=[Use(pool="rows", pages=[1], holder="a", start=4, stop=6, labels=["4"])]),
     ],
-    "delivered where no end is told": [take("a", 1), write(1, "a", 1), Deliver(1, "a")],
+    "delivered where no end is recorded": [take("a", 1), write(1, "a", 1), Deliver(1, "a")],
     "delivered whenever it was": [
         *[take("a", 1), write(2, "a", 1), End(2), write(3, "a", 1, stream="host"), write(1, "a", 1), End(1)],
         *[Begin("f", "s"), End("f"), *[Deliver(id, "a") for id in (1, 2, 3, "f", "g")]],
@@ -857,7 +857,7 @@ RIGHT: dict[str, list[Event]] = {
         *[take("a", 1), Begin("p/1", "s", writes=[of("a", 1)], host="p"), End("p/1", host="p")],
         *[Deliver(id, "a", host="p") for id in ("p/1", "p/0", "q/2", "p/one", "p/2/2", "2", f"p/{10**18}")],
     ],
-    "delivered from a stream of which no end is told": [
+    "delivered from a stream without a recorded end": [
         take("a", 1),
         write(1, "a", 1),
         End(1),
@@ -891,7 +891,7 @@ RIGHT: dict[str, list[Event]] = {
         *[table(name, "a", 1) for name in "uv"],
         *[Begin(id, "s", [Use(name)]) for id, name in enumerate("tuv", 2)],
     ],
-    "an operation has the name of one whose results were worthless": [
+    "an operation has the name of one whose results were tainted": [
         *[take("a", 1, 2), Begin(1, "t", writes=[of("a", 1)])],
         *[Begin(2, "s", [of("a", 1)], [of("a", 2)], after=[1]), End(1, unwritten=[of("a", 1)]), End(2)],
         *[write(1, "a", 1), End(1), read(2, "a", 1), End(2), Deliver(2, "a")],
@@ -900,7 +900,10 @@ RIGHT: dict[str, list[Event]] = {
         *[take("b", 2), table("u", "b", 2), *mapped("a", 1), Transfer("a", "c")],
         Begin(2, "s", [Use("t")], [Use("u")]),
     ],
-    "how many pages are free of a pool whose size is not told": [Take("a", "rows", [1]), Count("rows", free=5, held=1)],
+    "how many pages are free of a pool whose size is not recorded": [
+        Take("a", "rows", [1]),
+        Count("rows", free=5, held=1),
+    ],
     "a plan of a writer that has let go of one of two references": [
         *[take("a", 1), Share("a", "kv", [1]), plan("a"), Release("a", "kv", [1]), write(1, "a", 1, "x")],
         Release("a", "kv", [1]),

@@ -21,7 +21,7 @@ from kvspec.memory.events import (
     Unmap,
     Use,
 )
-from tests.spec.memory.stories import Found, of, plan, read, table, take, write
+from tests.spec.memory.scenarios import Found, of, plan, read, table, take, write
 
 CACHED = [take("a", 1), write(1, "a", 1, "x"), Publish("kv", [1], ["k"], ["x"]), Release("a", "kv", [1])]
 
@@ -103,7 +103,7 @@ def test_a_copy_brings_what_was_there_whatever_a_table_means(found: Found) -> No
 def test_what_is_computed_from_what_is_missing_is_worthless_wherever_it_is_written(
     found: Found, reader: str | None
 ) -> None:
-    """If it is not told for whom something was read, all that the operation writes is worthless."""
+    """If it is not reported for whom something was read, all that the operation writes is worthless."""
     failed: list[Event] = [
         take("a", 1, 2),
         take("b", 3),

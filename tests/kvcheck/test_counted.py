@@ -27,7 +27,7 @@ from kvspec.memory.events import (
     Wait,
 )
 from kvspec.rules import MEMORY_RULES
-from tests.spec.memory.stories import POOLS, of, read, table, take, write
+from tests.spec.memory.scenarios import POOLS, of, read, table, take, write
 
 STORY: list[tuple[Event, str]] = [
     (take("e", 3, 4), "TAKE 2"),

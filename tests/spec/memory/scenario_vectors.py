@@ -1,8 +1,8 @@
-"""Writes each story as a vector of the memory level, so that a checker in another language has them.
+"""Writes each scenario as a vector of the memory level, so that a checker in another language has them.
 
-    python -m tests.spec.memory.story_vectors
+    python -m tests.spec.memory.scenario_vectors
 
-A broken story expects its finding at its event. A story that is right names rules that are checked in it, and that some
+A broken scenario expects its finding at its event. A correct scenario names rules that are checked in it, and that some
 change of it breaks.
 """
 
@@ -19,13 +19,13 @@ from kvconform.vectors.files import FOLDER, MEMORY
 from kvspec.memory.events import Event, MemoryEvent
 from kvtrace.header import VERSION, MemoryHeader
 from tests.spec.memory.changes import rules_of
-from tests.spec.memory.stories import BROKEN, POOLS, RIGHT
+from tests.spec.memory.scenarios import BROKEN, POOLS, RIGHT
 
-STORIES = FOLDER / MEMORY / "stories"
+SCENARIOS = FOLDER / MEMORY / "scenarios"
 
 
 def vectors() -> Iterator[tuple[str, bytes]]:
-    """Each story's file name and content."""
+    """Each scenario's file name and content."""
     for title, (events, (code, number)) in BROKEN.items():
         rule, checker = code.partition("/")[0], Checker(POOLS)
         (found,) = [finding for event in events for finding in checker.step(event)]
@@ -36,8 +36,8 @@ def vectors() -> Iterator[tuple[str, bytes]]:
         checker = Checker(POOLS)
         for event in right:
             checker.step(event)
-        judged = {rule for rule, times in checker.checked.items() if times}
-        yield _written("right", title, sorted(rules_of(POOLS, cast("list[MemoryEvent]", right)) & judged), [*right])
+        checked = {rule for rule, times in checker.checked.items() if times}
+        yield _written("right", title, sorted(rules_of(POOLS, cast("list[MemoryEvent]", right)) & checked), [*right])
 
 
 def _written(kind: str, title: str, rules: list[str], lines: list[Event | ExpectFinding]) -> tuple[str, bytes]:
@@ -47,7 +47,7 @@ def _written(kind: str, title: str, rules: list[str], lines: list[Event | Expect
     return f"{name}.jsonl", b"".join(msgspec.json.encode(line) + b"\n" for line in (header, *lines))
 
 
-def main(folder: Path = STORIES) -> None:
+def main(folder: Path = SCENARIOS) -> None:
     """Write them anew."""
     folder.mkdir(exist_ok=True)
     written = dict(vectors())
