@@ -81,6 +81,14 @@ def test_how_often_each_rule_is_judged_is_counted() -> None:
         assert " ".join(told) == due, event
 
 
+def test_the_writes_of_the_only_operation_are_checked_against_each_other() -> None:
+    checker = Checker(POOLS)
+    both = [Use(pool="kv", pages=[1], start=0, stop=1, holder="a", labels=[label]) for label in "xy"]
+    assert checker.step(take("a", 1)) == []
+    assert [finding.code for finding in checker.step(Begin(1, "s", writes=both))] == ["MEM-RACE/itself"]
+    assert checker.checked["MEM-RACE"] == 1
+
+
 @pytest.mark.parametrize(
     ("holds", "promised", "unchecked"), [(None, "x", 1), ("x", None, 1), (None, None, 1), ("x", "x", 0)]
 )
