@@ -14,6 +14,8 @@ from kvcuda.canary.words import RECENT, Kind, ViolationKind
 from kvcuda.streams import default_streams
 from tests.cuda_impl.canary_engine import Engine, ints
 
+pytestmark = pytest.mark.slow
+
 ROWS = Pool("kv", 128)
 BLOCKS = Pool("kv", 256, page_size=4, block_tables=True)
 

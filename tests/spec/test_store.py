@@ -87,7 +87,7 @@ class StoreIsAMapOfPrefixes(RuleBasedStateMachine):
         assert self.store.path(ROOT) == []
 
 
-TestStoreIsAMapOfPrefixes = StoreIsAMapOfPrefixes.TestCase
+TestStoreIsAMapOfPrefixes = pytest.mark.slow(StoreIsAMapOfPrefixes.TestCase)
 
 
 def small_store() -> PrefixStore:

@@ -59,6 +59,7 @@ class Plain(Manager):
         raise Refusal(None, session)
 
 
+@pytest.mark.slow
 def test_a_soak_asks_for_nothing_that_is_lacking() -> None:
     runs = [soak_run(Plain, 0, number) for number in range(0, 200, 5)]
     assert all(run.failure is None for run in runs)
