@@ -11,10 +11,10 @@ H = TypeVar("H")
 
 
 class Acting(Generic[H]):
-    """The holders for whom the functions that run in a thread act, the innermost last."""
+    """The holders for whom the running functions of a thread act, the innermost last."""
 
     def __init__(self, hooks: Hooks, otherwise: H) -> None:
-        """No function runs. Changes outside of any function are for `otherwise`."""
+        """Begin with no running function. Changes outside of any function are for `otherwise`."""
         self._hooks, self._otherwise, self._threads = hooks, otherwise, threading.local()
 
     @property

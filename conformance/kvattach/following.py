@@ -1,8 +1,8 @@
 """The process that checks a recording while the engine writes it, and ends when the engine's process has ended.
 
-It appends to a report for people. Its standard output is for the engine's process: one JSON object a line, each kind of
-finding when it is met, and the end. A finding that is met when the recording has ended goes to its standard error: then
-the engine's process may be gone before it reads one.
+It appends to a report for people. Its standard output is for the engine's process: one JSON object a line, for the
+first finding of each kind and for the end. A finding after the end of the recording goes to standard error: the
+engine's process may end before it reads such a line.
 """
 
 import os
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kvconform.levels.memory.grouping import Group
 
 COMMAND = (sys.executable, "-P", "-c", "from kvattach.following import main; main()")
-"""The command that starts it; its arguments are the recording, its lock file, and the report."""
+"""The command that starts this process; its arguments are the recording, its lock file, and the report."""
 
 
 class Met(msgspec.Struct, tag="finding"):
@@ -31,13 +31,13 @@ class Met(msgspec.Struct, tag="finding"):
     words: str
 
     def line(self, report: Path) -> str:
-        """It in one line, for a log."""
+        """The finding in one line, for a log."""
         where = f" in pool {self.pool}" if self.pool else ""
         return f"kvspec: {self.code}{where}: {self.words} ({report})"
 
 
 class Ended(msgspec.Struct, tag="end"):
-    """All that could be read is checked."""
+    """Everything that could be read is checked."""
 
     events: int
     conforms: bool

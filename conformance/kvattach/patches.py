@@ -1,4 +1,4 @@
-"""Attributes of modules and classes that are replaced for a while."""
+"""Temporarily replaced attributes of modules and classes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -29,12 +29,12 @@ class Patches:
         self._replaced.append((owner, name, value))
 
     def undo(self) -> None:
-        """Put everything back, the last first."""
+        """Restore everything, the last first."""
         while self._undo:
             self._undo.pop()()
 
     def redo(self) -> None:
-        """Replace again what was put back."""
+        """Replace the restored attributes again."""
         replaced, self._replaced = self._replaced, []
         for owner, name, value in replaced:
             self.set(owner, name, value)

@@ -1,4 +1,4 @@
-"""The entry points that engines load: with kvspec switched off they import nothing but this module."""
+"""The entry points that engines load. With kvspec switched off they import only this module."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""A finding of an engine that stands still: requests wait, and nothing has been launched for a while."""
+"""A finding for a stalled engine: requests wait, and nothing has been launched for a while."""
 
 import time
 from collections.abc import Callable
@@ -11,16 +11,16 @@ PATIENCE = 60.0
 
 
 class Standstill:
-    """Looks at each turn of an engine's loop; emits once each time that the engine comes to stand still."""
+    """Watches each turn of an engine's loop, and emits once each time that the engine stalls."""
 
     def __init__(self, hooks: Hooks, clock: Callable[[], float] = time.monotonic) -> None:
-        """Nothing waits yet."""
+        """Begin without waiting requests."""
         self._hooks, self._clock = hooks, clock
         self._since: float | None = None
         self._said = False
 
     def turns(self, launched: bool, waiting: Callable[[], str]) -> None:
-        """One turn of the loop; `waiting` says which requests wait for what; empty if none does."""
+        """One turn of the loop. `waiting` describes the waiting requests; empty if there are none."""
         if launched or not (said := waiting()):
             self._since, self._said = None, False
             return

@@ -1,8 +1,7 @@
-"""The temporary folders of checks while an engine runs: who uses one, and when it is removed.
+"""The temporary folders of checks while an engine runs: their users, and their removal.
 
 A recording has a lock file beside it. The engine's process locks its first byte while it records, the checking process
-its second byte while it checks; both locks end with their process, however that ends, and no forked child inherits
-them.
+its second byte while it checks; both locks end with their process in any case, and no forked child inherits them.
 """
 
 import fcntl
@@ -15,17 +14,17 @@ from typing import BinaryIO
 PREFIX = "kvspec-check-"
 
 KEPT = 4
-"""Folders that are kept when no process uses them any more: the newest ones."""
+"""The number of unused folders that are kept: the newest ones."""
 
 _WRITER, _CHECKER = 0, 1
-"""The byte that each process locks."""
+"""The bytes that the two processes lock."""
 
 
 def new_folder() -> Path:
     """A folder for recordings and reports.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: the folder or file cannot be made.
     """
     return Path(tempfile.mkdtemp(prefix=PREFIX))
 
@@ -34,23 +33,23 @@ class Lock:
     """The lock file of a recording."""
 
     def __init__(self, path: Path) -> None:
-        """Open it, or make it.
+        """Open the lock file, or make it.
 
         Raises:
-            OSError: it cannot be made.
+            OSError: the folder or file cannot be made.
         """
         self._file: BinaryIO = path.open("ab")
 
     def hold_as_writer(self) -> None:
-        """Record until `release`, or until the process ends."""
+        """Lock as the writer until `release`, or until the process ends."""
         fcntl.lockf(self._file, fcntl.LOCK_EX, 1, _WRITER)
 
     def hold_as_checker(self) -> None:
-        """Check until the process ends."""
+        """Lock as the checker until the process ends."""
         fcntl.lockf(self._file, fcntl.LOCK_EX, 1, _CHECKER)
 
     def release(self) -> None:
-        """The end of this process's use."""
+        """End this process's use."""
         self._file.close()
 
     def has_no_writer(self) -> bool:

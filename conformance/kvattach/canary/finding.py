@@ -29,7 +29,7 @@ CODES = {
 
 
 def recorded(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """The trace that some process of this engine is recording, the newest file; `None` if none is."""
+    """The newest trace that a process of this engine is recording; `None` if there is none."""
     mode, _, rest = environment.get(switch.VARIABLE, "").partition(":")
     if mode != "record" or not rest:
         return None
@@ -43,7 +43,7 @@ def finding_of(violation: Violation, engine: str, page_size: int, trace: Path | 
     """A violation as a finding.
 
     `page_size` is that of the violation's pool, in tokens. From a `trace` the finding takes all events that name the
-    page, which show its earlier holders, and the findings of the memory checker in them, races above all.
+    page, which show its earlier holders, and the memory checker's findings at these events, above all races.
     """
     page = violation.slot // page_size
     nothing = Trace("memory", {}, "", 0, [])

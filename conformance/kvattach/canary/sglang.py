@@ -1,4 +1,4 @@
-"""The canary on SGLang's model runner: a forward batch as it is on the device, before the model runs.
+"""The canary on SGLang's model runner: a forward batch on the device, before the model runs.
 
 The hooks:
 
@@ -6,7 +6,7 @@ The hooks:
     ModelRunner.forward       token ids, positions, slots of new tokens, `req_to_token`: verified and stamped; real
                               bytes are noted after it
 
-Batches without requests, for warming up and for capturing graphs, are not checked.
+Batches without requests, for warm-up and graph capture, are not checked.
 """
 
 import logging
@@ -40,7 +40,7 @@ class SglangCanary(CanaryHooks):
         self.watched: Watch | None = None
         self._table: Any = None
         self._owners: dict[int, str] = {}
-        """Whose each row of the table is."""
+        """Row of the table -> its request."""
         self.hook(batch_class, "init_new", after=self._made)
         self.hook(runner_class, "forward", before=self._before, after=self._after)
 
@@ -89,7 +89,7 @@ class SglangCanary(CanaryHooks):
             self.watched.after()
 
     def _begin(self, runner: Any) -> None:
-        """Make the canary, unless the server writes the cache elsewhere, too."""
+        """Make the canary, unless the server also writes the cache elsewhere."""
         args, allocator = runner.server_args, runner.token_to_kv_pool_allocator
         reasons = {
             "speculative drafts may be a tree": getattr(args, "speculative_algorithm", None),
@@ -114,7 +114,7 @@ class SglangCanary(CanaryHooks):
         self.watched = Watch("SGLang", self._setting, pools, requests=self._table.shape[0], passes=len(pools))
 
     def _spans(self, cache: Any) -> list[Any]:
-        """The bytes of each slot in each layer: there is a buffer for each, whose first dimension is slots."""
+        """The bytes of each slot in each layer. Each layer has a buffer; its first dimension is the slots."""
         whole = self._setting.real == "all"
         found = [getattr(cache, name, ()) for name in ("k_buffer", "v_buffer", "kv_buffer")]
         layers = [layer for buffers in found if isinstance(buffers, list) for layer in buffers]

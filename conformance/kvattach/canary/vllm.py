@@ -1,4 +1,4 @@
-"""The canary on vLLM's model runner (V2): the inputs of a step as they are on the device, before the model runs.
+"""The canary on vLLM's model runner (V2): the inputs of a step on the device, before the model runs.
 
 The hooks, in `vllm.v1.worker.gpu.model_runner.GPUModelRunner`:
 
@@ -32,7 +32,7 @@ class VllmCanary(CanaryHooks):
     """Hooks in one process's model runner."""
 
     def __init__(self, runner_class: Any, setting: Setting) -> None:
-        """Hook the class of model runners; the canary is made when the KV cache is."""
+        """Hook the class of model runners. The canary is made together with the KV cache."""
         super().__init__()
         self._setting = setting
         self.watched: Watch | None = None
@@ -48,7 +48,7 @@ class VllmCanary(CanaryHooks):
         self.hook(runner_class, "_remove_request", after=self._removed)
 
     def _initialized(self, _: None, __: None, runner: Any, *___: Any, **____: Any) -> None:
-        """Make the canary for a runner's KV cache, unless the server writes the cache elsewhere, too."""
+        """Make the canary for a runner's KV cache, unless the server also writes the cache elsewhere."""
         config = runner.vllm_config
         reasons = {
             "a KV connector writes pages": config.kv_transfer_config is not None,
@@ -75,7 +75,7 @@ class VllmCanary(CanaryHooks):
                 continue
             spans = self._spans(caches, kv_cache_config.num_blocks, size) if not self._groups else []
             self._groups.append(number)
-            # Attention looks at `sliding_window` positions, the query's own among them.
+            # Attention reads `sliding_window` positions, including the query's own.
             reads = window - 1 if window else 0
             slots = kv_cache_config.num_blocks * size
             pools.append(Pool(f"group {number}", slots, size, block_tables=True, window=reads, spans=spans))
@@ -105,7 +105,7 @@ class VllmCanary(CanaryHooks):
                 self.watched.prompts.begin(new.req_id, list(new.prefill_token_ids))
 
     def _copies(self, _: None, __: None, runner: Any, scheduler_output: Any) -> None:
-        """Blocks are copied within the cache before the step."""
+        """Note blocks that are copied within the cache before the step."""
         copies = getattr(scheduler_output, "kv_cache_block_copies", None)
         if self.watched is None or not copies:
             return

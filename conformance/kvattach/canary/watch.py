@@ -19,10 +19,10 @@ from kvspec.memory.events import Pool as LawPool
 _log = logging.getLogger("kvspec")
 
 SHOWN_BESIDE = 3
-"""Violations that are described in full, with the recorded trace."""
+"""The most violations that are described in full, with the recorded trace."""
 
 KEPT = 1000
-"""Violations that are kept; all are logged, each place once."""
+"""The most violations that are kept. Each place is logged once."""
 
 
 class Silent:
@@ -36,7 +36,7 @@ class Silent:
 
 
 class CanaryHooks(Hooks):
-    """Hooks of an engine that report to a canary. An error in one ends the canary, and never reaches the engine."""
+    """Hooks of an engine that report to a canary. An error in a hook ends the canary, and never reaches the engine."""
 
     def __init__(self) -> None:
         """Nothing is hooked yet."""
@@ -44,7 +44,7 @@ class CanaryHooks(Hooks):
 
 
 class Prompts:
-    """The tokens of requests as far as the host has them, and the tokens that the canary can expect."""
+    """The tokens of requests that the host has, and that the canary can therefore expect."""
 
     def __init__(self) -> None:
         """No requests."""
@@ -52,17 +52,17 @@ class Prompts:
         self._fresh: set[str] = set()
 
     def begin(self, name: str, tokens: Sequence[int]) -> None:
-        """A request comes, or comes back: what it wrote before counts no more."""
+        """A request arrives or resumes. Its earlier writes no longer count."""
         self._requests[name] = tokens, Prefix()
         self._fresh.add(name)
 
     def end(self, name: str) -> None:
-        """It is gone."""
+        """A request has ended."""
         self._requests.pop(name, None)
         self._fresh.discard(name)
 
     def known(self, names: Sequence[str], starts: Sequence[int]) -> dict[int, Known]:
-        """The known tokens of a pass whose requests begin at `starts`, by their index."""
+        """The known tokens of a pass, by index of the request; the requests begin at `starts`."""
         return dict(self._known(names, starts))
 
     def _known(self, names: Sequence[str], starts: Sequence[int]) -> Iterator[tuple[int, Known]]:
@@ -74,12 +74,12 @@ class Prompts:
                     self._fresh.discard(name)
                     yield index, Known(start - 1, prefix.grown(tokens, start), fresh)
                 else:
-                    # Behind its prompt nothing more is known on the host.
+                    # After the prompt the host knows no further tokens.
                     del self._requests[name]
 
 
 class Watch:
-    """One memory under the canary: what is found is logged once for each place, or stops the engine."""
+    """One memory under the canary. Violations are logged once for each place, or stop the engine."""
 
     def __init__(self, engine: str, setting: Setting, pools: Sequence[Pool], *, requests: int, passes: int) -> None:
         """Watch a memory for passes of so many requests; the first `passes` pools are used by passes."""
@@ -92,38 +92,38 @@ class Watch:
             self.canary.perturbation = Perturbation(setting.perturb)
             self.canary.after = 10
         self.found: list[Violation] = []
-        """The violations, the first of each place."""
+        """The first violation of each place."""
         self._places: set[tuple[str, str, int, int]] = set()
         self._staged: object = None
         names = ", ".join(f"{pool.slots:,} slots of {pool.name}" for pool in pools)
         _log.info("kvspec: the canary watches %s: %s", engine, names)
 
     def before(self, batch: Pass) -> None:
-        """A pass is about to run.
+        """Verify and stamp a pass that is about to run.
 
         Raises:
-            RuleBroken: something was found, and the engine is to be stopped then.
+            RuleBroken: there is a violation, and the setting stops the engine.
         """
         self._staged = staged = self.canary.stage(batch)
         self.canary.enqueue(staged)
         self.look()
 
     def after(self) -> None:
-        """The pass is queued: its bytes are noted behind it."""
+        """The pass is queued: note its bytes after it."""
         staged, self._staged = self._staged, None
         if staged is not None and self.setting.real:
             self.canary.seal(staged)  # type: ignore[arg-type]
 
     def leave(self, name: str) -> None:
-        """A request is gone."""
+        """A request has ended."""
         self.prompts.end(name)
         self.canary.leave(name)
 
     def look(self) -> None:
-        """Take what was found so far, without waiting for what runs.
+        """Take the violations so far, without waiting for running passes.
 
         Raises:
-            RuleBroken: something was found, and the engine is to be stopped then.
+            RuleBroken: there is a violation, and the setting stops the engine.
         """
         for one in self.canary.poll():
             place = (one.pool, one.request, one.position, one.slot)
@@ -137,7 +137,7 @@ class Watch:
                 raise RuleBroken(f"kvspec canary: {self.engine}: {one}")
 
     def _show_beside(self, one: Violation) -> None:
-        """Log what a recorded trace has of the page, for the first few."""
+        """Log the events of the page in a recorded trace, for the first few violations."""
         trace = recorded() if len(self.found) <= SHOWN_BESIDE else None
         if trace is not None:
             pool = next((pool for pool in self.canary.pools if pool.name == one.pool), self.canary.pools[0])

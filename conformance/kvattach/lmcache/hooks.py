@@ -1,9 +1,9 @@
-"""Hooks into LMCache's engine: its pool on the host, and what it has on disk.
+"""Hooks into LMCache's engine: its pool on the host, and its files on disk.
 
-A page of the pool is `align_bytes` long. A memory object has the pages of its address, and its content is a label of
-its first page: the tokens up to the end of its chunk, which shares nothing with the engine's key. Each reference and
-each pin belongs to the call of the engine that takes it (a store, a retrieve, a lookup), or to a write to disk. The
-reference of the hot cache is its name alone. A file on disk is a page of a keyed pool.
+A page of the pool is `align_bytes` long. A memory object has the pages of its address range, and its content is a label
+of its first page: it is made from the tokens up to the end of the chunk, and not from the engine's key. Each reference
+and each pin belongs to the call of the engine that takes it (a store, a retrieve, a lookup), or to a write to disk. The
+hot cache's reference is only its name. A file on disk is a page of a keyed pool.
 """
 
 import ctypes
@@ -32,9 +32,9 @@ class Call:
     own: bool = False
     """Whether the hot cache takes or gives back its own reference."""
     file: str | None = None
-    """The name of the file that is to be written."""
+    """The name of the file to write."""
     label: str | None = None
-    """Its content."""
+    """The content of the file."""
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Attached:
         self._acting = Acting(hooks, Call("engine"))
         self._disk: Any = None
         self._files: dict[str, str | None] = {}
-        """The content of each file."""
+        """File -> the label of its content."""
         whole, memory, cpu, disk = engine.cache_engine.LMCacheEngine, engine.memory, engine.cpu, engine.disk
         within = self._acting.within
         for name in ("store", "retrieve"):
@@ -84,10 +84,10 @@ class Attached:
         hooks.hook(files, "write_file", after=self._written)
         hooks.hook(files, "read_file", before=lambda _, __, ___, path: Path(path).exists(), after=self._read)
 
-    # Whose a reference is
+    # Holders of references
 
     def _within_steps(self, owner: Any, name: str, call: Callable[..., Call]) -> None:
-        """References that a generator takes, a layer at a time, are those of the call that `call` answers."""
+        """Attribute references that a generator takes, one layer at a time, to the call that `call` returns."""
         original = getattr(owner, name)
 
         def within(*args: Any, **kwargs: Any) -> Iterator[Any]:
@@ -131,7 +131,7 @@ class Attached:
         backend.hot_cache = self._observed(backend.hot_cache, self._named, self._unnamed)
 
     def _observed(self, mapping: Any, put: Callable[..., None], gone: Callable[..., None]) -> Any:
-        """A mapping of the same kind that says what is put into it, and what is gone."""
+        """A mapping of the same kind that reports insertions and removals."""
         guarded = self.hooks.guarded
 
         class Observed(type(mapping)):  # type: ignore[misc]
@@ -154,7 +154,7 @@ class Attached:
         return Observed()
 
     def _object(self, made: Any) -> Object:
-        """The record of a memory object, kept in itself."""
+        """The record of a memory object, which the object keeps."""
         record: Object | None = getattr(made, "kvspec", None)
         if record is None:
             first = made.meta.address // self._align
@@ -181,7 +181,7 @@ class Attached:
         self.hooks.emit(Share(self._acting.now.name, CPU, [*record.pages], pin=True))
 
     def _unpinned(self, made: Any) -> None:
-        """A pin is given back by its holder, or taken from any holder by a removal."""
+        """A holder releases its pin, or a removal takes the pin of any holder."""
         record = self._object(made)
         who = record.pins[0] if self._acting.now.own and record.pins else self._acting.now.name
         if who in record.pins:
@@ -206,17 +206,17 @@ class Attached:
         self.hooks.emit(Count(CPU, free=[(block.start // self._align, block.size // self._align) for block in free]))
 
     def idle(self) -> None:
-        """Nothing is under way."""
+        """No operation is in progress."""
         self.counted()
         if self._disk is not None:
-            # So many files would be as big as the engine counts; each is as long as a page here.
+            # The engine counts bytes; each file here is as long as a page.
             self.hooks.emit(Count(DISK, cached=int(self._disk.current_cache_size) // self._align))
         self.hooks.emit(Idle())
 
     # Content
 
     def label(self, start: int, stop: int, layer: int | None) -> str:
-        """The label of a chunk of the call's tokens; without a layer of all of them."""
+        """The label of a chunk of the call's tokens, in one layer or, without a layer, in all of them."""
         return chained("", (start, self._acting.now.tokens[:stop], self._acting.now.apart, layer))
 
     def wrote(self, made: Any, label: str) -> None:
@@ -236,7 +236,7 @@ class Attached:
         )
 
     def _done(self, **uses: Any) -> None:
-        """An operation that is complete when its function returns."""
+        """Emit an operation that is complete when its function returns."""
         number = next(self._numbers)
         self.hooks.emit(Begin(number, **uses))
         self.hooks.emit(End(number))
@@ -249,12 +249,12 @@ class Attached:
         backend.dict = self._observed(backend.dict, self._stored, self._removed)
 
     def _page(self, buffer: Any) -> int:
-        """The page of the pool that a buffer begins in."""
+        """The page of the pool in which a buffer begins."""
         address = ctypes.addressof(ctypes.c_char.from_buffer(buffer)) - self._buffer.data_ptr()
         return int(address // self._align)
 
     def _written(self, _: None, __: None, ___: Any, buffer: Any, path: str) -> None:
-        """A file was written from a memory object; it is read now, and not when the write was queued."""
+        """A file was written from a memory object. The object is read now, and not when the write was queued."""
         file, call = Path(path).name, self._acting.now
         self._files[file] = call.label
         source = Use(pool=CPU, pages=[self._page(buffer)], holder=call.name)

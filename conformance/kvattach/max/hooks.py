@@ -1,7 +1,7 @@
-"""Hooks into MAX's cache: claims of requests, and what they write and read through their tables.
+"""Hooks into MAX's cache: claims of requests, and their reads and writes through their tables.
 
-The content of a block is a label of each of its pages: the tokens up to the block's end, behind the salt of the request
-and the name of the leaf. A recurrent state is named as the block that ends where it stands.
+The content of a block is a label of each of its pages: the name of the leaf, the salt of the request, and the tokens up
+to the block's end. A recurrent state has the label of the block that ends at its position.
 """
 
 from dataclasses import dataclass, field
@@ -19,15 +19,15 @@ class Stay(Run):
     """A request from its claim to its release."""
 
     def __init__(self, name: str, context: Any, page_size: int, future: int) -> None:
-        """It has no blocks yet. `future` stands in the tokens for one that is not sampled yet."""
+        """Begin without blocks. `future` is the placeholder of a token that is not sampled yet."""
         super().__init__(name, page_size)
         self.context, self.salt, self._future = context, context.cache_salt or "", future
         self.states: dict[int, str] = {}
-        """Position -> the label of a state whose last token was not known."""
+        """Position -> the label of a state that was made before its last token was known."""
 
     @property
     def tokens(self) -> list[int]:
-        """The tokens that are known."""
+        """The known tokens."""
         tokens: list[int] = self.context.tokens.all.tolist()
         return tokens[:-1] if tokens[-1] == self._future else tokens
 
@@ -39,7 +39,7 @@ class Launch:
     last: list[OpId] = field(default_factory=list)
     """The last operation of each replica."""
     results: dict[str, tuple[OpId, str]] = field(default_factory=dict)
-    """Request -> the operation that its token comes from, and its holder."""
+    """Request -> the operation that computes its token, and its holder."""
 
 
 class Attached(Transfers):
@@ -51,9 +51,9 @@ class Attached(Transfers):
         self._future: int = engine.context.FUTURE_TOKEN
         self._stays: dict[str, Stay] = {}
         self._numbers = count(1)
-        """Of claims: a request may be claimed several times, and each claim has a name of its own."""
+        """Numbers of claims: a request may be claimed several times, and each claim has its own name."""
         self._tables: dict[str, Any] = {}
-        """Leaf -> the table that was staged last."""
+        """Leaf -> the last staged table."""
         self._staged: dict[int, dict[str, Any]] = {}
         """Replica -> the tables of its pass."""
         self.launch = Launch()
@@ -66,7 +66,7 @@ class Attached(Transfers):
         hooks.hook(manager, "release", before=lambda _, context: self._stay(context), after=self._released)
         hooks.hook(engine.constructor.TextBatchConstructor, "release_request", after=self._left)
         for group in (engine.groups.KVGroupCoordinatorInterface, engine.recurrent.RecurrentKVGroupCoordinator):
-            hooks.watch(group, "grow")  # `alloc` has asked for room first
+            hooks.watch(group, "grow")  # `alloc` has checked for room before
         hooks.watch(engine.scratch.ScratchKVGroupCoordinator, "grow")
         hooks.hook(manager, "_compute_hashes_for_request", after=self._hashed)
         for leaf in (engine.params.PagedKVLeafRegion, engine.params.RecurrentKVLeafRegion):
@@ -97,7 +97,7 @@ class Attached(Transfers):
         self.hooks.emit(EndHolder(stay.name))
 
     def _left(self, _: None, __: None, constructor: Any, request: Any) -> None:
-        """A request has left the scheduler: with it goes what it has."""
+        """A request has left the scheduler, which releases its blocks."""
         stay = self._stays.get(str(request))
         if stay is not None:
             self._released(stay)
@@ -105,14 +105,14 @@ class Attached(Transfers):
     # Content
 
     def _hashed(self, _: None, names: list[bytes], manager: Any, context: Any) -> None:
-        """The names of a request's blocks are known, and so is the content that it means."""
+        """The hashes of a request's blocks are known, and so is their content."""
         stay = self._stay(context)
         self._learns(stay)
         for name, label in zip(names, stay.labels([], 0, len(names)), strict=True):
             self.contents[name] = stay.salt + label
 
     def _learns(self, stay: Stay) -> None:
-        """Emit what was written before its tokens were known, and is known now."""
+        """Emit `unify` for labels that were made before their tokens were known."""
         tokens = stay.tokens
         learnt = [(one.label, one.same) for one in stay.grown(tokens)]
         for position in [one for one in stay.states if one <= len(tokens)]:
@@ -134,7 +134,7 @@ class Attached(Transfers):
     # Launches
 
     def _table(self, _: None, __: None, leaf: Any, plans: Any, into: dict[str, Any]) -> None:
-        """A leaf's table is staged: blocks of positions, or rows of states by layer."""
+        """A leaf's table was staged: blocks of positions, or rows of states by layer."""
         region = getattr(leaf, "region", None)
         if region is None:
             self._tables[leaf.leaf_id] = into[leaf.leaf_id].tolist()
@@ -178,7 +178,7 @@ class Attached(Transfers):
         reads: list[Use],
         writes: list[Use],
     ) -> None:
-        """A pass writes the positions that it computes, and reads these and those before them, as far as it looks."""
+        """A pass writes the positions that it computes, and reads them and those before them, within the window."""
         start = context.tokens.processed_length
         stop = start + context.tokens.active_length
         low = max(0, start - window + 1) if window > 0 else 0
@@ -202,7 +202,7 @@ class Attached(Transfers):
         ]
 
     def _moves(self, replica: int, leaf: str, block: int, context: Any, reads: list[Use], writes: list[Use]) -> None:
-        """A pass moves a state on, in its block."""
+        """A pass advances a state in its block."""
         stay, start = self._stay(context), context.tokens.processed_length
         for uses, position in ((reads, start), (writes, start + context.tokens.active_length)):
             label = self._state(stay, position)
@@ -221,7 +221,7 @@ class Attached(Transfers):
             self._begin(replica, writes=[use])
 
     def _rows(self, replica: int, key: str, rows: range) -> Use:
-        """The block that rows of a pool of states are."""
+        """The block of these rows of a pool of states."""
         leaf = key.removesuffix("/pool")
         return Use(pool=f"kv{replica}", pages=[*self.pages(leaf, [rows.start // len(rows)])])
 

@@ -1,7 +1,7 @@
-"""Hooks into MAX's pools: references and names of blocks in huge blocks that serve leaves of several sizes.
+"""Hooks into MAX's pools: references and names of blocks, in huge blocks for leaves of several block sizes.
 
-One slab serves all leaves: a page of the pool is the largest piece of which each leaf's block is a multiple. A block is
-a run of pages.
+One slab serves all leaves. A page of the pool is the largest size that divides each leaf's block; a block is a run of
+pages.
 """
 
 from collections import Counter
@@ -17,11 +17,11 @@ from kvspec.memory.events import Count, Drop, EndHolder, Idle, Pool, Publish, Re
 
 HOST = "host"
 TRANSFERS = "transfers"
-"""The holder of blocks that transfers to and from the host tier pin."""
+"""The holder of blocks that are pinned by transfers to and from the host tier."""
 
 
 class Pools:
-    """Emits the changes of blocks: of their holders, and of the names under which they are found."""
+    """Emits changes of the holders and names of blocks."""
 
     def __init__(self, engine: Engine, trace: Trace) -> None:
         """Install the hooks."""
@@ -29,7 +29,7 @@ class Pools:
         self._numbers = count(1)
         self.acting = Acting(hooks, "engine")
         self._names: dict[tuple[int, str, int], bytes] = {}
-        """Pool, leaf and block -> the name under which the block is found."""
+        """Pool, leaf and block -> the name of the block."""
         self.contents: dict[bytes, str] = {}
         """Name -> the label of its content by its request's tokens, without the leaf."""
         hooks.hook(engine.cache.JengaKVCacheManager, "__init__", after=self._made)
@@ -72,7 +72,7 @@ class Pools:
         return [block * self.per(leaf) + piece for block in blocks for piece in range(self.per(leaf))]
 
     def per(self, leaf: str) -> int:
-        """Pages of a block."""
+        """The number of pages of a block."""
         return self._pieces // self._ratios[leaf]
 
     def keys(self, leaf: str, name: bytes) -> list[str]:
@@ -82,7 +82,7 @@ class Pools:
     # References
 
     def _taken(self, _: None, block: Any, pool: Any, leaf: str) -> None:
-        """A block is handed out. Its old name is dropped, and so are those of other leaves' blocks in its bytes."""
+        """A block was allocated. Its old name is dropped, and so are the names of other leaves' blocks in its bytes."""
         self._gone(pool)
         self.hooks.emit(Take(self.acting.now, f"kv{self._index(pool)}", [*self.pages(leaf, [block.bid])]))
 
@@ -92,7 +92,7 @@ class Pools:
             self.hooks.emit(Release(self.acting.now, f"kv{self._index(pool)}", [*pages]))
 
     def _touched(self, pool: Any, block: Any) -> None:
-        """One more reference: of a transfer, or of a request that has found the block by its name."""
+        """A transfer, or a request with a hit on the block, takes a reference."""
         if block.is_null:
             return
         leaf, name, pins = block.cache_id, block.block_hash, self.acting.now == TRANSFERS
@@ -113,7 +113,7 @@ class Pools:
         self.hooks.emit(Publish(f"kv{index}", [*pages], self.keys(leaf, name), labels))
 
     def _named_or_found(self, _: None, twin: Any, pool: Any, name: bytes, block: Any) -> None:
-        """A block gets its name, or is freed in favour of the block that has the name already."""
+        """A block gets its name, or is freed because another block already has the name."""
         if twin is not None:
             self._touched(pool, twin)
             self._freed(pool, block)
@@ -132,7 +132,7 @@ class Pools:
     # The engine's own figures
 
     def counted(self) -> None:
-        """Emit them: the references of all blocks, and which have a name."""
+        """Emit the references of all blocks, and the blocks with names."""
         for index, pool in enumerate(self._pools):
             references, found = Counter[int](), set[int]()
             for leaf, ratio in self._ratios.items():
@@ -147,6 +147,6 @@ class Pools:
             self.hooks.emit(Count(f"kv{index}", free=[*free], cached=[*cached], references=counts))
 
     def idle(self) -> None:
-        """Nothing is under way."""
+        """No operation is in progress."""
         self.counted()
         self.hooks.emit(Idle())

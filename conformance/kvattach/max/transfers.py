@@ -10,7 +10,7 @@ from kvspec.memory.events import Begin, Drop, End, OpId, Publish, Use, Wait
 
 
 class Transfers(Pools):
-    """Emits what is copied."""
+    """Emits copies."""
 
     def __init__(self, engine: Engine, trace: Trace) -> None:
         """Install the hooks."""
@@ -20,7 +20,7 @@ class Transfers(Pools):
         self._writing: dict[str, OpId] = {}
         """Key of a host page -> the operation that writes it."""
         self._targets: dict[OpId, list[Use]] = {}
-        """Load -> what it is to write."""
+        """Load -> its writes."""
         self.hooks.hook(engine.manager.JengaBlockManager, "_submit_page_copies", before=self._copied_from_peers)
 
     def _made(self, _: None, __: None, cache: Any, **___: Any) -> None:
@@ -29,7 +29,7 @@ class Transfers(Pools):
             kept.clear()
 
     def _begin(self, replica: int, **uses: Any) -> OpId:
-        """An operation on the stream of a replica's passes."""
+        """Begin an operation on the stream of a replica's passes."""
         number = self._last[replica] = next(self._numbers)
         self.hooks.emit(Begin(number, f"compute{replica}", **uses))
         return number
@@ -38,9 +38,10 @@ class Transfers(Pools):
         return Use(pool=f"kv{replica}", pages=[*self.pages(leaf, [block])], **given)
 
     def _copied_from_peers(self, manager: Any, replica: int, copies: Any) -> None:
-        """Blocks come from other replicas.
+        """Blocks are copied from other replicas.
 
-        The compiled driver orders it; it is taken to wait for all that both replicas have queued, and both for it.
+        The compiled driver orders the copy. The hooks assume that it waits for all queued operations of both replicas,
+        and that both wait for it.
         """
         others = sorted({copy.src_replica for copy in copies})
         for other in others:
@@ -71,7 +72,7 @@ class Transfers(Pools):
         return number
 
     def loads(self, replica: int, blocks: Mapping[str, Sequence[int]], names: Mapping[str, Sequence[bytes]]) -> OpId:
-        """Blocks are copied from the host, where they are meant to be what their names promise."""
+        """Blocks are copied from the host. They should have the content that their names promise there."""
         pairs, after = list[tuple[Use, Use]](), list[OpId]()
         for leaf, targets in blocks.items():
             for target, name in zip(targets, names[leaf], strict=True):
@@ -85,25 +86,25 @@ class Transfers(Pools):
         return number
 
     def _copy(self, replica: int, pairs: list[tuple[Use, Use]], after: list[OpId]) -> OpId:
-        """A copy that waits for all that its replica has queued."""
+        """A copy that waits for all queued operations of its replica."""
         number = next(self._numbers)
         after += [self._last[replica]] if replica in self._last else []
         self.hooks.emit(Begin(number, copies=pairs, after=sorted({*after}, key=str)))
         return number
 
     def copied(self, number: OpId, *, failed: bool) -> None:
-        """The host has seen that a copy is done, or has failed."""
+        """The host has seen a copy complete or fail."""
         targets = self._targets.pop(number, [])
         self.hooks.emit(End(number, unwritten=targets if failed else []))
 
     def kept(self, leaf: str, name: bytes) -> None:
-        """A block is found on the host."""
+        """A block gets its name on the host."""
         keys, content = self.keys(leaf, name), self.contents.get(name)
         labels = None if content is None else [f"{leaf}:{content}"] * len(keys)
         self.hooks.emit(Publish(HOST, [*keys], keys, labels))
 
     def forgot(self, leaf: str, name: bytes) -> None:
-        """A block is found on the host no more."""
+        """A block on the host loses its name."""
         keys = self.keys(leaf, name)
         for key in keys:
             self._writing.pop(key, None)

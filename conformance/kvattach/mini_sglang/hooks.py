@@ -54,13 +54,13 @@ class Attached:
         self._width = 0
         self._runs: dict[int, Run] = {}
         self._row_of: dict[int, Run] = {}
-        """Row -> who was given it last."""
+        """Row -> its last residency."""
         self._rows: dict[int, tuple[Pages, str]] = {}
-        """Row -> the pages that it names, and who wrote it last."""
+        """Row -> the pages that it names, and its last writer."""
         self._keys: dict[object, str] = {}
-        """Page of the tree -> the name under which it is found."""
+        """Page of the tree -> its name."""
         self._indices: dict[str, list[Use]] = {}
-        """The index tensors of the next launch, and of the write of its tokens."""
+        """The index tensors of the next launch, and of the write of its sampled tokens."""
         self._launches: dict[int, int] = {}
         """Batch, by identity -> its launch."""
         self._who = ""
@@ -161,7 +161,7 @@ class Attached:
             self.hooks.emit(Map(run.name, run.name, KV, start, row_pages[start:], run.labels([], start, last)))
 
     def _cached(self, _: None, __: None, manager: Any, req: Any, finished: bool) -> None:
-        """A row may name other pages now: those of the tree, instead of duplicates that were given back."""
+        """A row may name other pages now: those of the tree instead of released duplicates."""
         named = self._rows[req.table_idx][0] if req.table_idx in self._rows else []
         pages = self._pages(manager.page_table[req.table_idx, : req.cached_len])
         first = next((at for at, (one, other) in enumerate(zip(pages, named, strict=False)) if one != other), None)
@@ -243,7 +243,7 @@ class Attached:
     # Launches
 
     def _prepared(self, _: None, made: Any, *__: Any) -> None:
-        """Index tensors were made for a launch, and for the write of its tokens."""
+        """Index tensors were made for a launch and for the write of its sampled tokens."""
         read, written = [*made.input_tuple, made.batch.out_loc], [*made.write_tuple]
         uses = self._buffers.tensors("_prepare_batch", read + written)
         self._indices = {"forward_batch": uses[: len(read)], "_forward": uses[len(read) :]}

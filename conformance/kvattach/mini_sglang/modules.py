@@ -12,7 +12,7 @@ class Engine:
     core: Any
     engine: Any
     package: Any
-    """`minisgl.engine`, where the scheduler looks its `Engine` up when it is made."""
+    """`minisgl.engine`, in which a new scheduler looks up its `Engine`."""
     graph: Any
     sample: Any
     message: Any

@@ -1,7 +1,7 @@
 """Hooks into nano-vllm: memory events of its block manager's reference counts and hashes.
 
-A block's `ref_count` becomes a property, and the table of hashes a dict; both emit events. So events record each change
-that takes place: a block that is never freed shows as a leak, and one that is freed twice as a double free.
+A block's `ref_count` becomes a property, and the table of hashes a dict; both emit events. So events record the actual
+changes: a block that is never freed shows as a leak, and one that is freed twice as a double free.
 """
 
 from typing import Any
@@ -34,7 +34,7 @@ class Mapped(Run):
     """One sequence from its allocation to its end or its preemption."""
 
     def __init__(self, name: str, seq: Any, block_size: int) -> None:
-        """It has no blocks yet."""
+        """Begin without blocks."""
         super().__init__(name, block_size)
         self.seq = seq
 
@@ -45,7 +45,7 @@ class Mapped(Run):
         return Map(self.name, self.name, POOL, first, table[first:], labels)
 
     def label_of(self, block: int) -> str:
-        """The label of a block of this table, by the tokens that the engine publishes it for."""
+        """The label of a block of this table, made from the tokens for which the engine publishes it."""
         index = self.seq.block_table.index(block)
         return self.labels(self.seq.token_ids, index, index + 1)[0]
 
@@ -114,7 +114,7 @@ class Attached:
         self._manager = manager
 
     def _acts(self, manager: Any, seq: Any, *_: Any) -> int:
-        """The blocks that a sequence has, while the block manager is about to act for it."""
+        """The number of a sequence's blocks before the block manager acts for it."""
         run = self._runs.get(seq.seq_id)
         if run is None:
             run = self._runs[seq.seq_id] = Mapped(f"{seq.seq_id}.{self._launches}", seq, manager.block_size)

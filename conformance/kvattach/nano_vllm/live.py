@@ -7,7 +7,7 @@ from kvattach.nano_vllm.hooks import Attached
 from kvattach.nano_vllm.modules import Engine
 
 COUNT_EVERY = 100
-"""Steps between two looks at the engine's free list and reference counts, which are as long as its memory is big."""
+"""Steps between two counts of the engine's free list and reference counts, whose length follows the memory's size."""
 
 
 def attach(trace: Trace) -> Attached:

@@ -4,8 +4,8 @@
 
     recorder = record(scheduler.tree_cache, "/var/log/kv/trace.jsonl.zst")
 
-Call it in the scheduler's process, once the cache is made. A recording begins when the engine holds nothing: at once
-after the start, and after each flush of the cache. `conformance/README.md` lists the recorded operations and the gaps.
+Call it in the scheduler's process, once the cache exists. A recording begins when the engine holds nothing: right after
+the start, and after each flush of the cache. `conformance/README.md` lists the recorded operations and the gaps.
 
 Not here: memory events, which the hooks of `kvattach` emit.
 """

@@ -1,4 +1,4 @@
-"""The caches of SGLang whose operations the recorder knows, and the release that they are of."""
+"""The SGLang caches that the recorder knows, and their release."""
 
 import importlib
 from typing import Any
@@ -9,7 +9,7 @@ _ALLOCATORS = {"TokenToKVPoolAllocator", "PagedTokenToKVPoolAllocator"}
 
 
 class NotRecordable(Exception):
-    """A cache whose operations this recorder does not know; the message is one line that says why."""
+    """The recorder does not know the operations of this cache. The message says why in one line."""
 
 
 def why_not(tree_cache: Any) -> str | None:

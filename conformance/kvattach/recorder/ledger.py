@@ -50,11 +50,11 @@ from kvtrace.operations import compressed
 from kvtrace.sink import Sink
 
 TOKENS_A_LINE = 64
-"""A prompt of so many tokens counts as one more line in the buffer."""
+"""So many tokens of a prompt count as one more line in the buffer."""
 
 
 HELD_BACK = 20_000
-"""Lines that are held back at most."""
+"""The most lines that are held back."""
 
 
 class Prefill(NamedTuple):
@@ -67,20 +67,20 @@ class Prefill(NamedTuple):
 
 
 class Ledger:
-    """Turns what was seen into the lines of one recording."""
+    """Turns the observed actions into the lines of one recording."""
 
     def __init__(self, sink: Sink, page_size: int, encode: Encode) -> None:
-        """There are no requests."""
+        """Begin without requests."""
         self._sink = sink
         self._page_size = page_size
         self._encode = encode
         self._entries: dict[str, Entry] = {}
         self._sessions: dict[str, str | None] = {}
-        """Each open session, and its turn in flight."""
+        """Open session -> its turn in flight."""
         self._held: deque[list[Step] | Callable[[], object]] = deque()
-        """Lines that wait for earlier steps, each made when its turn comes."""
+        """Lines that wait for earlier steps; each is made when it is written."""
         self._flights: deque[tuple[int, list[tuple[Step, int | None]]]] = deque()
-        """Launches that are written and not complete: their numbers, and their steps with the sampled tokens."""
+        """Written launches that are not complete: their numbers, and their steps with the sampled tokens."""
         self._forgotten: deque[Entry] = deque()
         self._numbers = 0
 
@@ -96,7 +96,7 @@ class Ledger:
         self._put(lambda: MatchPrefix(name, obs=MatchAnswer(prefix_len, protected_len, pages())))
 
     def extend(self, batch: Sequence[Prefill], slots: Read) -> None:
-        """A prefill batch has its rows, and `slots` for its new positions, request after request."""
+        """A prefill batch has its rows, and `slots` for its new positions, in the order of its requests."""
         entries = [self._noticed(one.req) for one in batch]
         for entry, one in zip(entries, batch, strict=True):
             if not entry.running and not entry.matched:
@@ -119,7 +119,7 @@ class Ledger:
         )
 
     def decode(self, reqs: Sequence[Any], starts: Sequence[int], slots: Read | None) -> None:
-        """Each of `reqs` has a slot for the one position that it writes next; `None` if no page is new."""
+        """Each of `reqs` has a slot for the next position that it writes; `None` if no page is new."""
         entries = [self._noticed(req) for req in reqs]
         self._settle(entries)
         names = [entry.name for entry in entries]
@@ -142,7 +142,7 @@ class Ledger:
         self._end_run(req, Finish, freed, leaves=True)
 
     def abort(self, req: Any, freed: Sequence[Read]) -> None:
-        """A running request was released because it is to leave."""
+        """A running request was released because it is aborted."""
         self._end_run(req, Abort, freed, leaves=True)
 
     def retract(self, req: Any, freed: Sequence[Read]) -> None:
@@ -178,10 +178,10 @@ class Ledger:
         self._put(lambda: CloseSession(session, obs=ReleaseAnswer(pages())))
 
     def evict(self, wanted: int, evicted: Sequence[Read], *, admitting: bool) -> None:
-        """The store was asked to evict so many pages, and these slots were freed.
+        """The store had to evict so many pages, and freed these slots.
 
-        While a batch is admitted, its matched pages are locked already; the specification locks them with the prefill
-        that follows. So the number of evictable pages cannot be checked then.
+        While a batch is admitted, its matched pages are already locked; the specification locks them with the next
+        prefill. So the number of evictable pages cannot be checked then.
         """
         if admitting and not evicted:
             return
@@ -194,7 +194,7 @@ class Ledger:
         self._put(line)
 
     def report(self, available: int, rows_available: int) -> None:
-        """The engine's own figures, at a moment when nothing is under way. `available` in tokens."""
+        """The engine's own figures, while no operation is in progress. `available` in tokens."""
         self._put(lambda: Report("busy", obs=Figures(available=available, rows_available=rows_available)))
 
     def end(self) -> None:
@@ -232,7 +232,7 @@ class Ledger:
         tokens = req.origin_input_ids + req.output_ids
         apart = getattr(req, "extra_key", None)
         entry = Entry(name, weakref.ref(req), chat, apart, len(req.origin_input_ids), len(req.output_ids))
-        # Called when the engine has forgotten the request, wherever that may be: only noted there.
+        # Called when the engine drops the request, in any thread: it is only noted there.
         entry.req = weakref.ref(req, lambda _: self._forgotten.append(entry))
         self._entries[name] = entry
         if chat is not None:
@@ -242,7 +242,7 @@ class Ledger:
         return entry
 
     def _drop(self, entry: Entry) -> None:
-        """A request that waits has left without a word."""
+        """A waiting request has left unnoticed."""
         if self._entries.get(entry.name) is not entry or entry.running:
             return
         self._leave(entry)
@@ -260,7 +260,7 @@ class Ledger:
         entry.outputs += samples
 
     def _settle(self, entries: Sequence[Entry]) -> None:
-        """The engine builds on the steps of these requests: they are launched."""
+        """The engine builds on the steps of these requests, so they were launched."""
         steps = [entry.prepared for entry in entries if entry.prepared is not None]
         if steps:
             self._held.append(steps)
@@ -268,11 +268,11 @@ class Ledger:
                 step.entry.prepared = None
 
     def _write(self, operation: Callable[[], Operation[Any]], weight: int = 1) -> None:
-        """One operation, encoded in the writer's thread."""
+        """Write one operation, which the writer's thread encodes."""
         self._sink.put(lambda: encode(compressed(operation())), weight)
 
     def _put(self, line: Callable[[], Operation[Any]], weight: int = 0) -> None:
-        """One line, once the steps before it can be written."""
+        """Write one line, once the steps before it can be written."""
         self._hold(lambda: self._write(line, 1 + weight))
 
     def _hold(self, write: Callable[[], object]) -> None:
@@ -282,7 +282,7 @@ class Ledger:
             raise RuntimeError(f"the outcome of a step is not known after {HELD_BACK:,} lines")
 
     def _release(self, *, at_the_end: bool = False) -> None:
-        """Put what is held back, up to a step whose outcome may still come."""
+        """Write the lines that are held back, up to a step that may still get its outcome."""
         held = self._held
         while held:
             first = held[0]
@@ -305,7 +305,7 @@ class Ledger:
             self._flights.append((number, outcomes))
 
     def _complete(self) -> None:
-        """Write the known outcomes, oldest first; the steps of a request that is gone complete without a token."""
+        """Write the known outcomes, oldest first. The steps of a request that has left complete without a token."""
         while self._flights:
             number, outcomes = self._flights[0]
             if any(step.is_lost(token) and step.entry.ended < step.run for step, token in outcomes):
@@ -343,7 +343,7 @@ class Ledger:
         return pages
 
     def _freed(self, frees: Sequence[Read] | None) -> Callable[[], Runs | None]:
-        """The pages of some calls that freed slots; a page that two of them freed is there twice."""
+        """The pages that some calls freed. A page that two of them freed appears twice."""
         if frees is None:
             return lambda: None
         page_size = self._page_size

@@ -1,10 +1,9 @@
 """Watches the live memory objects of an SGLang process.
 
-It stands between SGLang and its own methods: those of the objects that this process holds (`match_prefix`,
-`cache_unfinished_req`, `evict`, `release_session`, `reset` of the cache; `alloc...`, `free`, `free_group_end` of the
-allocator), and the functions `alloc_for_extend`, `alloc_for_decode` and `release_kv_cache`, wherever an SGLang module
-holds them. Each does what it did; what it was given and what came of it is noted. Whatever goes wrong here ends the
-recording, and never reaches the engine.
+It wraps SGLang's own methods: those of the objects in this process (`match_prefix`, `cache_unfinished_req`, `evict`,
+`release_session`, `reset` of the cache; `alloc...`, `free`, `free_group_end` of the allocator), and the functions
+`alloc_for_extend`, `alloc_for_decode` and `release_kv_cache`, in all SGLang modules that hold them. Each still does the
+same; its arguments and results are noted. An error here ends the recording, and never reaches the engine.
 """
 
 import importlib
@@ -36,7 +35,7 @@ REPORT_EVERY = 16
 
 
 class _Unknown(Exception):
-    """The engine did something that is no operation of a trace."""
+    """The engine did something for which a trace has no operation."""
 
 
 def record(
@@ -49,14 +48,14 @@ def record(
     keep: int = 2,
     max_waiting: int = 200_000,
 ) -> "Recorder":
-    """Record what happens to `tree_cache`, its rows and its pages, in files beside `path`.
+    """Record the operations of `tree_cache`, its rows and its pages in files beside `path`.
 
-    `raw_tokens` writes token ids as they are, instead of numbers that hide them. A recording goes on in a further
-    file after `part_bytes`, and ends at `max_bytes`, or when more than `max_waiting` lines wait to be written. The
-    last `keep` recordings are kept.
+    `raw_tokens` writes token ids unchanged, instead of numbers that hide them. A recording continues in a further file
+    after `part_bytes`, and ends at `max_bytes`, or when more than `max_waiting` lines wait to be written. The last
+    `keep` recordings are kept.
 
     Raises:
-        NotRecordable: the cache is of a kind that is not known: a hybrid pool, a host cache, bigram keys.
+        NotRecordable: the kind of cache is unknown: a hybrid pool, a host cache, bigram keys.
     """
     reason = why_not(tree_cache)
     if reason is not None:
@@ -66,10 +65,10 @@ def record(
 
 
 class Recorder:
-    """Records until it is stopped, or until something happens that it does not know."""
+    """Records until it is stopped, or until an unknown operation."""
 
     def __init__(self, tree_cache: Any, sink: Sink, *, raw_tokens: bool) -> None:
-        """Install the hooks. `record` looks first whether the cache is of a known kind."""
+        """Install the hooks. `record` first checks that the kind of cache is known."""
         self._cache = tree_cache
         self._pool = tree_cache.req_to_token_pool
         self._allocator = tree_cache.token_to_kv_pool_allocator
@@ -82,9 +81,9 @@ class Recorder:
         self._first_row = 0
         self._armed = True
         self.problem: str | None = None
-        """Why the last recording ended; `None` while one goes on, and before the first."""
+        """Why the last recording ended; `None` during a recording, and before the first."""
         self._frees: list[list[Read]] = []
-        """The slots freed by the operations under way, the innermost last."""
+        """The slots freed by the operations in progress, the innermost last."""
         self._allocating = 0
         self._admitting = False
         self._releases = 0
@@ -100,18 +99,18 @@ class Recorder:
 
     @property
     def recording(self) -> bool:
-        """Whether a recording is going on."""
+        """Whether a recording is in progress."""
         return self._ledger is not None
 
     def stop(self) -> None:
-        """Take the hooks out, write what waits, and close the file."""
+        """Remove the hooks, write the waiting lines, and close the file."""
         self._armed = False
         self._end(None)
         self._patches.undo()
         self._sink.close()
 
     def flush(self, timeout: float = 10.0) -> bool:
-        """Wait until what happened so far is in the file."""
+        """Wait until all operations so far are in the file."""
         return self._sink.drain(timeout)
 
     # Hooks
@@ -214,7 +213,7 @@ class Recorder:
         self._frees[-1].append(self._slots.capture(free_index))
 
     def _free_group_end(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """The allocator frees again, and now for good, what was noted one by one."""
+        """The allocator now frees the slots that were noted one by one."""
         self._regrouping = True
         try:
             return original(*args, **kwargs)
@@ -278,7 +277,7 @@ class Recorder:
 
     @contextmanager
     def _operation(self, *, allocates: bool = False) -> Iterator[list[Read]]:
-        """Collect the slots that are freed meanwhile. If the engine raises, its state is unknown and recording ends."""
+        """Collect the slots freed in this context. If the engine raises, its state is unknown, and recording ends."""
         frees: list[Read] = []
         self._frees.append(frees)
         self._allocating += allocates
@@ -293,7 +292,7 @@ class Recorder:
             self._frees.pop()
 
     def _note(self, note: Callable[[Ledger], object]) -> None:
-        """Let the ledger take something down, if there is a recording. Nothing that goes wrong here goes further."""
+        """Let the ledger note an action, if there is a recording. An error here ends the recording."""
         if self._ledger is None:
             return
         try:
@@ -334,7 +333,7 @@ class Recorder:
         self._ledger = Ledger(self._sink, self._page_size, encode)
 
     def _config(self) -> Config | None:
-        """The sizes; `None` while the engine holds something."""
+        """The sizes of the memory; `None` while the engine holds anything."""
         pages = int(self._allocator.available_size()) // self._page_size
         rows = len(self._pool.free_slots)
         if pages != int(self._allocator.size) // self._page_size or rows != int(self._pool.size):
@@ -391,7 +390,7 @@ def _released(ledger: Ledger, req: Any, is_insert: bool, is_turn: bool, frees: l
 
 
 def _numbers(rows: Any) -> list[int]:
-    """Row numbers, which the engine holds on the host."""
+    """Row numbers, which the engine keeps on the host."""
     if isinstance(rows, list):
         return [int(row) for row in rows]
     if rows.device.type != "cpu":

@@ -1,4 +1,4 @@
-"""Slot indices that lie in a tensor, for a trace that is written later.
+"""Slot indices in a tensor, for a trace that is written later.
 
 On a CPU they are copied at once. On a GPU they are copied to pinned memory, in the order of the engine's own stream,
 and the writer's thread waits for the copy: the engine's thread never waits for the device.
@@ -9,31 +9,31 @@ from collections.abc import Callable
 from typing import Any
 
 Read = Callable[[], list[int]]
-"""Gives the slot indices; called once, in the writer's thread, in the order of the captures."""
+"""Returns the slot indices. It is called once, in the writer's thread, in the order of the captures."""
 
 PINNED = 1 << 20
-"""Slot indices that may wait in pinned memory (8 bytes each)."""
+"""The most slot indices that may wait in pinned memory (8 bytes each)."""
 
 
 class NoRoom(Exception):
-    """More slot indices wait than there is pinned memory for."""
+    """More slot indices wait than fit in pinned memory."""
 
 
 class Slots:
-    """Takes slot indices out of tensors."""
+    """Reads slot indices from tensors."""
 
     def __init__(self, torch: Any, device: str, capacity: int = PINNED) -> None:
-        """For tensors that live on `device`."""
+        """Read from tensors on `device`."""
         self._torch = torch
         on_cpu = device == "cpu"
         self._ring = None if on_cpu else Ring(capacity)
         self._pinned: Any = None if on_cpu else torch.empty(capacity, dtype=torch.int64, pin_memory=True)
 
     def capture(self, tensor: Any) -> Read:
-        """Remember what a tensor holds now.
+        """Capture the current content of a tensor.
 
         Raises:
-            NoRoom: too much waits already.
+            NoRoom: too many slot indices wait already.
         """
         if self._ring is None or tensor.device.type == "cpu":
             read: Read = tensor.clone().tolist
@@ -54,20 +54,20 @@ class Slots:
 
 
 class Ring:
-    """Places in a buffer, given back in the order in which they were taken: one thread takes, one gives back."""
+    """Places in a ring buffer, given back in the order in which they were taken: one thread takes, one gives back."""
 
     def __init__(self, capacity: int) -> None:
-        """All of it is free."""
+        """Begin with all places free."""
         self._capacity = capacity
         self._ends: deque[int] = deque()
         self._head = self._tail = 0
-        """How far elements were ever taken and given back, those included that were skipped at the buffer's end."""
+        """The total numbers of elements taken and given back, including those that were skipped at the buffer's end."""
 
     def take(self, count: int) -> slice:
         """A free place of `count` elements.
 
         Raises:
-            NoRoom: there is none.
+            NoRoom: there is no such place.
         """
         start = self._head
         if start % self._capacity + count > self._capacity:
@@ -79,5 +79,5 @@ class Ring:
         return slice(start % self._capacity, start % self._capacity + count)
 
     def give_back(self) -> None:
-        """The oldest place is free again."""
+        """Free the oldest place."""
         self._tail = self._ends.popleft()

@@ -16,29 +16,29 @@ class Entry:
     """The extra key that separates its prefixes from those of other requests."""
     input_len: int
     outputs: int
-    """Output tokens that are there, or will come out of a step that is prepared."""
+    """The number of output tokens that exist, or that prepared steps will sample."""
     matched: bool = False
     running: bool = False
     run: int = 0
     seq_len: int = 0
     prepared: "Step | None" = None
     ends: dict[int, int] = field(default_factory=dict)
-    """Of each run that is over, how many output tokens there were."""
+    """Ended run -> the number of output tokens at its end."""
     ended: int = 0
-    """The last run whose end is written."""
+    """The last run with a written end."""
 
 
 class Step(NamedTuple):
-    """A step of one request, from when it is prepared until its outcome is known."""
+    """A step of one request, from its preparation until its outcome is known."""
 
     entry: Entry
     run: int
     output: int | None
-    """Which of the request's output tokens it samples; `None` if it samples none."""
+    """The index of the output token that it samples; `None` if it samples none."""
 
     @property
     def settled(self) -> bool:
-        """Whether all is known that ever will be: it samples nothing, its token is there, its request has left."""
+        """Whether its outcome is final: it samples nothing, its token is known, or its request has left."""
         return self.output is None or self.run in self.entry.ends or self.token is not None
 
     @property
@@ -52,5 +52,5 @@ class Step(NamedTuple):
         return int(outputs[self.output]) if self.output < known else None
 
     def is_lost(self, token: int | None) -> bool:
-        """Whether it samples a token that is not there; `token` is what `self.token` was."""
+        """Whether its sampled token is missing; `token` is an earlier value of `self.token`."""
         return token is None and self.output is not None

@@ -1,8 +1,8 @@
-"""Token ids in a trace: numbers that are equal where the ids are, and show nothing else.
+"""Token ids in a trace: numbers that are equal if the ids are, and reveal nothing else.
 
-A trace needs token ids for one purpose only: to compare prefixes. So an id is mixed with its position, with the
-engine's extra key, and with a random number that is never written. This hides the text from a reader of the file. It is
-no encryption: it does not resist an attacker who knows part of the text.
+A trace needs token ids only to compare prefixes. So an id is mixed with its position, with the engine's extra key, and
+with a random number that is never written. This hides the text from a reader of the file. It is no encryption: it does
+not resist an attacker who knows part of the text.
 """
 
 import contextlib
@@ -15,21 +15,21 @@ from typing import Any
 _MASK = 2**64 - 1
 _BY_TOKEN, _BY_POSITION, _MIX = 0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0xD6E8FEB86659FD93
 _AT_ONCE = 64
-"""From so many tokens on numpy is worth its call."""
+"""From so many tokens on a call of numpy pays off."""
 
 Encode = Callable[[Sequence[int], int, str | None], list[int]]
-"""Encodes token ids for a trace, by the ids, the position of the first one, and the extra key."""
+"""Encodes token ids for a trace: a function of the ids, the position of the first one, and the extra key."""
 
 
 def as_they_are(tokens: Sequence[int], start: int, apart: str | None) -> list[int]:
-    """The ids themselves. The extra key must be `None`."""
+    """The unchanged ids. The extra key must be `None`."""
     if apart is not None:
         raise ValueError("requests with an extra key can only be recorded with hidden tokens")
     return list(tokens)
 
 
 class Hidden:
-    """Numbers of 32 bits in the place of token ids."""
+    """Numbers of 32 bits instead of token ids."""
 
     def __init__(self, secret: int | None = None) -> None:
         """Draw a secret that is never written."""

@@ -1,10 +1,10 @@
 """Hooks into sglang-jax: memory events of its free lists, rows, radix tree's locks and launches.
 
 Pages of the tree have no holder: an insert publishes pages and releases the request's references, and a lock is a
-reference to each page on its path. Slots allocated for a batch go to its requests when their rows name them. The host
-reads rows when a batch is made, and writes their slots into an array for the launch. If that array is the buffer of all
-batches, and jax takes it without a copy, the launch reads the buffer; if it is the rows themselves, the launch reads
-them.
+reference to each page on its path. Slots that are allocated for a batch go to its requests when their rows name them.
+The host reads rows when a batch is made, and writes their slots into an array for the launch. If that array is the
+common buffer of all batches, and jax takes it without a copy, the launch reads the buffer. If it is the rows
+themselves, the launch reads the rows.
 """
 
 from collections import Counter
@@ -37,26 +37,26 @@ from kvspec.memory.events import (
 KV = "kv"
 ROWS = "rows"
 BUFFER = "cache_loc"
-"""The buffer on the host into which `_merge_cache_loc` writes what the rows of a batch name."""
+"""The host buffer into which `_merge_cache_loc` writes the slots in the rows of a batch."""
 BUFFER_HOLDER = "ReqToTokenPool"
-"""The holder of the buffer, for good."""
+"""The permanent holder of the buffer."""
 ALIGNED = 64
-"""An array that begins at a multiple of so many bytes jax takes on a CPU as it is, without a copy."""
+"""On a CPU jax takes an array without a copy if it begins at a multiple of so many bytes."""
 NEW = "admission"
-"""The holder of slots that were allocated for a batch, until a row names them."""
+"""The holder of slots that are allocated for a batch, until a row names them."""
 TREE = "tree"
 """The holder for whom the tree frees evicted pages. It never holds anything."""
 
 
 class Stay(Run):
-    """A request from its first row to its end, or until it is retracted."""
+    """A request from its first row to its end or retraction."""
 
     def __init__(self, name: str, page_size: int, req: Any) -> None:
-        """It has nothing yet."""
+        """Begin without pages."""
         super().__init__(name, page_size)
         self.req = req
         self.flying = 0
-        """Launches in flight that work for it."""
+        """The number of launches in flight for the request."""
 
 
 class Attached:
@@ -70,18 +70,18 @@ class Attached:
         self._who = Acting(self.hooks, NEW)
         self._tree: Any = None
         self._deep = 0
-        """How many functions of an allocator are under way, one within the other."""
+        """The depth of nested calls of an allocator's functions."""
         self._runs: dict[str, Stay] = {}
         self._numbers = count(1)
-        """Of runs: a request may have several, and each has a name of its own."""
+        """Numbers of runs: a request may have several, and each has its own name."""
         self._row_of: dict[int, Stay] = {}
         self._named: dict[int, tuple[str, list[int]]] = {}
-        """Row -> who wrote it last, and the pages that it names."""
+        """Row -> its last writer, and the pages that it names."""
         self._owner: dict[int, str] = {}
         self._keys: dict[int, str] = {}
-        """Page of the tree -> the name under which it is found."""
+        """Page of the tree -> its name."""
         self._launches: dict[int, tuple[str, list[Stay]]] = {}
-        """Number of a batch -> its launch, and whom it works for."""
+        """Number of a batch -> its launch, and the requests in it."""
         self._extended: list[Any] = []
         self._operations = 0
         self._results = 0
@@ -174,7 +174,7 @@ class Attached:
         return made.free_pages[0].tolist() + made.release_pages[0].tolist()  # type: ignore[no-any-return]
 
     def _watch_free_list(self, owner: Any, name: str) -> None:
-        """Emit the pages that a function takes from the free list, and those that it puts there."""
+        """Emit the pages that a function takes from the free list or puts there."""
         original = getattr(owner, name)
 
         def watched(*args: Any, **kwargs: Any) -> Any:
@@ -204,7 +204,7 @@ class Attached:
         self._give_up([page for page in freed if page not in set(dropped)])
 
     def _give_up(self, pages: list[int]) -> None:
-        """Release each page for its holder; a page without one for the holder that acts."""
+        """Release each page for its holder, or, without one, for the acting holder."""
         by: dict[str, list[int]] = {}
         for page in pages:
             by.setdefault(self._owner.pop(page, self._who.now), []).append(page)
@@ -217,7 +217,7 @@ class Attached:
         self._extended = [req for info in batch.reqs_info for req in info.reqs or ()]
 
     def _asks_for_rows(self, pool: Any, asked: Any) -> list[tuple[Any, bool]]:
-        """For whom rows are asked, and whether each one has none: one that is in the middle of its prompt may have."""
+        """The requests that ask for rows, and whether each has none: one in the middle of its prompt may have a row."""
         if isinstance(asked, list):
             return [(req, req.req_pool_idx is None) for req in asked]
         return [(req, True) for req in self._extended]
@@ -250,7 +250,7 @@ class Attached:
         self._host([], writes, "write")
 
     def _name(self, run: Stay, row: int, stop: int) -> None:
-        """Emit the pages that a row names up to a position, as far as they are new."""
+        """Emit the new pages that a row names up to a position."""
         writer, named = self._named.get(row, ("", []))
         if writer != run.name:
             named = []
@@ -298,7 +298,7 @@ class Attached:
                 self.hooks.emit(Release(self._who.now, KV, [*pages]))
 
     def _pages(self, slots: Any) -> list[int]:
-        # A row that is no row any more is read as several.
+        # A freed row is read as several rows.
         flat = self._engine.numpy.asarray(slots, dtype=int).reshape(-1)
         return [slot // self._size for slot in flat[:: self._size].tolist()]
 
@@ -309,7 +309,7 @@ class Attached:
 
     def _inserted(self, _: None, found: int, tree: Any, __: Any, key: Any, value: Any, *___: Any) -> None:
         if tree is not self._tree:
-            return  # the policy looks for what waiting requests have in common in a tree of its own
+            return  # the policy finds common prefixes of waiting requests in a separate tree
         for run in self._runs.values():
             if run.name == self._who.now:
                 self._learn(run)
@@ -355,7 +355,7 @@ class Attached:
         self._launches[made.bid] = launch, worked
 
     def _is_in(self, array: Any, memory: Any) -> bool:
-        """Whether a launch that is handed this array reads that memory: jax copies what is not aligned."""
+        """Whether a launch with this array reads that memory: jax copies unaligned arrays."""
         shared = memory is not None and self._engine.numpy.may_share_memory(array, memory)
         return shared and array.ctypes.data % ALIGNED == 0
 

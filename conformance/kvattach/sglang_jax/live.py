@@ -5,7 +5,7 @@ from kvattach.sglang_jax.hooks import Attached
 from kvattach.sglang_jax.modules import imported
 
 COUNT_EVERY = 100
-"""Results between two looks at the engine's free list and tree, which are as long as its memory is big."""
+"""Results between two counts of the engine's free list and tree, whose length follows the memory's size."""
 
 
 def attach(trace: Trace) -> Attached:

@@ -23,7 +23,7 @@ class Engine:
 
 
 def imported() -> Engine:
-    """The modules of the sglang-jax that Python finds."""
+    """The modules of the importable sglang-jax."""
     managers, memory = "sgl_jax.srt.managers", "sgl_jax.srt.mem_cache"
     return Engine(
         numpy=importlib.import_module("numpy"),

@@ -1,6 +1,6 @@
-"""Python imports this at the start of every process below `kvspec attach`, in place of the site's own.
+"""Python imports this at the start of every process below `kvspec attach`, instead of the site's own module.
 
-It stands in a folder of its own, which the command puts before all others.
+It is in a separate folder, which the command puts before all others.
 """
 
 import importlib.machinery
@@ -13,7 +13,7 @@ _here = str(Path(__file__).parent.resolve())
 try:
     from kvattach import plugins
 except ImportError:
-    # Another Python, in which kvspec is not installed.
+    # kvspec is not installed in this Python.
     pass
 else:
     plugins.process()

@@ -5,7 +5,7 @@ from kvattach.transformers.hooks import Attached
 from kvattach.transformers.modules import imported
 
 COUNT_EVERY = 100
-"""Steps between two looks at the engine's free blocks and reference counts, which are as long as its memory is big."""
+"""Steps between two counts of the engine's free blocks and reference counts, whose length follows the memory's size."""
 
 
 def attach(trace: Trace) -> Attached:

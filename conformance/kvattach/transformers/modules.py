@@ -23,7 +23,7 @@ class Engine:
 
 
 def imported() -> Engine:
-    """The modules of the transformers that this process can import."""
+    """The modules of the importable transformers."""
     names = (
         "continuous_api",
         "cache",
