@@ -34,10 +34,13 @@ BATCH = 64 * 1024
 BLOCK = 4 * 1024
 """Bytes of lines that a block of a Zstandard frame holds, at least; one a line makes files four times as long."""
 
+LEVEL = 1
+"""Of Zstandard's compression: its default makes the same files of these lines in twice the time."""
+
 _PACKED = (".gz", ".zst")
 
 BREATH = 20
-"""Lines after which the writer lets other threads go first."""
+"""Lines made in the writer's thread after which it lets other threads go first."""
 
 
 class Sink:
@@ -60,12 +63,12 @@ class Sink:
         self._path = path
         self._part_bytes, self._max_bytes, self._keep, self._max_waiting = part_bytes, max_bytes, keep, max_waiting
         self._waiting: deque[tuple[Line, int] | msgspec.Struct | None] = deque()
-        self._weight = 0
-        self._written_weight = 0
+        self._weight = self._written_weight = self._lines_made = 0
         self._file: BinaryIO | None = None
         self._recording = self._part = 0
         self._part_size = self._size = 0
-        self._closing = False
+        self._closing = self._busy = False
+        self._compressor = zstandard.ZstdCompressor(LEVEL)
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kvspec-recorder", daemon=True)
         self._thread.start()
@@ -105,9 +108,9 @@ class Sink:
         """Wait until everything that was put is written, unless the sink is closed; for tests, and for readers."""
         self._wake.set()
         deadline = time.monotonic() + timeout
-        while self._waiting and self._thread.is_alive() and time.monotonic() < deadline:
+        while (self._waiting or self._busy) and self._thread.is_alive() and time.monotonic() < deadline:
             time.sleep(INTERVAL / 10)
-        return not self._waiting
+        return not self._waiting and not self._busy
 
     def _run(self) -> None:
         last = False
@@ -119,35 +122,37 @@ class Sink:
         self._close_file()
 
     def _empty(self) -> None:
+        """Write what waits now. Lines that come meanwhile would be frames of one line, and wait for the next look."""
+        self._busy = True
         batch: list[bytes] = []
-        size = count = 0
-        while self._waiting:
-            item = self._waiting[0]
+        size = 0
+        for _ in range(len(self._waiting)):
+            item = self._waiting.popleft()
             if isinstance(item, tuple):
-                batch.append(self._encoded(item[0]))
+                line, weight = item
+                batch.append(line if isinstance(line, bytes) else self._made(line))
                 size += len(batch[-1])
-                self._written_weight += item[1]
-                count += 1
-                if count % BREATH == 0:
-                    time.sleep(0)
-            if size > BATCH or not isinstance(item, tuple):
-                self._write(b"".join(batch))
-                batch, size = [], 0
+                self._written_weight += weight
+                if size <= BATCH:
+                    continue
+            self._write(batch)
+            batch, size = [], 0
             if isinstance(item, msgspec.Struct):
                 self._begin_file(item)
             elif item is None:
                 self._close_file()
-            if len(self._waiting) == 1:
-                self._write(b"".join(batch))
-                batch, size = [], 0
-            self._waiting.popleft()
+        self._write(batch)
+        self._busy = False
 
-    def _encoded(self, line: Line) -> bytes:
+    def _made(self, line: Callable[[], bytes]) -> bytes:
         """One line; nothing once there is a problem, so that no file goes on after a gap."""
         if self._file is None:
             return b""
+        self._lines_made += 1
+        if self._lines_made % BREATH == 0:
+            time.sleep(0)
         try:
-            return (line if isinstance(line, bytes) else line()) + b"\n"
+            return line()
         except Exception as error:
             self._give_up(f"a line could not be made: {type(error).__name__}: {error}")
             return b""
@@ -161,7 +166,7 @@ class Sink:
             for path in self._kept.popleft():
                 path.unlink(missing_ok=True)
         self._next_part()
-        self._write(encode(header) + b"\n")
+        self._write([encode(header)])
 
     def _next_part(self) -> None:
         self._close_file()
@@ -178,10 +183,10 @@ class Sink:
         else:
             self._kept[-1].append(path)
 
-    def _write(self, lines: bytes) -> None:
+    def _write(self, lines: list[bytes]) -> None:
         if not lines or self._file is None:
             return
-        stored = self._stored(lines)
+        stored = self._stored(b"\n".join(lines) + b"\n")
         written = 0
         try:
             while written < len(stored):
@@ -202,7 +207,7 @@ class Sink:
 
     def _stored(self, lines: bytes) -> bytes:
         if self._path.suffix == ".zst":
-            return b"".join(_in_blocks(lines))
+            return b"".join(_in_blocks(self._compressor, lines))
         return gzip.compress(lines, 5) if self._path.suffix == ".gz" else lines
 
     def _give_up(self, reason: str) -> None:
@@ -215,9 +220,9 @@ class Sink:
             self._file = None
 
 
-def _in_blocks(lines: bytes) -> Iterator[bytes]:
+def _in_blocks(compressor: zstandard.ZstdCompressor, lines: bytes) -> Iterator[bytes]:
     """One frame, in blocks that end with a line."""
-    frame = zstandard.ZstdCompressor().compressobj()
+    frame = compressor.compressobj()
     start = 0
     while start < len(lines):
         end = lines.find(b"\n", start + BLOCK) + 1 or len(lines)
