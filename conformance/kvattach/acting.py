@@ -37,7 +37,7 @@ class Acting(Generic[H]):
             self._stack.pop()
 
     def within(self, owner: Any, name: str, who: Callable[..., H], ended: Callable[[H], None] | None = None) -> None:
-        """Let a function act for the holder that `who(*arguments)` returns. Then call `ended`, even if it raises."""
+        """Let a function act for the holder that `who(*arguments)` returns. Then call `ended`, even after an error."""
         original = getattr(owner, name)
 
         def within(*args: Any, **kwargs: Any) -> Any:

@@ -1,8 +1,8 @@
-"""Hooks into what SGLang's launches read besides pages and rows: index tensors of their batches, and the relay.
+"""Hooks into further memory that SGLang's launches read: index tensors of their batches, and the relay.
 
-The scheduler makes index tensors on its own stream, and lets the next launch have them; the relay (`FutureMap`) takes
-lengths and tokens from one launch to the next, and a pinned copy of the lengths to the host. Without overlap nothing
-is in flight when the scheduler goes on, and nothing is emitted.
+The scheduler makes index tensors on its own stream for the next launch. The relay (`FutureMap`) passes lengths and
+tokens from one launch to the next, and a pinned copy of the lengths to the host. Without overlap nothing is in flight
+when the scheduler continues, and nothing is emitted.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from kvattach.streams import Streams
 from kvspec.memory.events import Use
 
 INDICES = ("req_pool_indices", "seq_lens", "out_cache_loc", "mamba_track_indices")
-"""Tensors of a batch that its launch reads."""
+"""The tensors of a batch that its launch reads."""
 LENGTHS, TOKENS, PINNED = "relay lengths", "relay tokens", "relay pinned"
 
 
@@ -38,14 +38,14 @@ class Relay:
     """Follows the buffers of one scheduler's launches."""
 
     def __init__(self, release: Release, hooks: Hooks, streams: Streams, *, simulated: bool) -> None:
-        """Install the hooks; `simulated`: a device that says when it gets to a launch stands in."""
+        """Install the hooks; `simulated`: a simulated device calls `late` when it reaches a launch."""
         self._simulated = simulated
         self.buffers = Buffers(hooks, streams)
         self._hooks, self._streams = hooks, streams
         self.reads: list[Use] = []
         """Index tensors of the launch that is being queued."""
         self.late: Callable[[], None] | None = None
-        """Called by a simulated device when it gets to this launch."""
+        """Called by a simulated device when it reaches this launch."""
         self._overlaps = False
         self._results = 0
         batch, scheduler = release.batches.ScheduleBatch, release.scheduler
@@ -77,7 +77,7 @@ class Relay:
             self.late = self.buffers.late("forward_batch_generation", zip(tensors, self.reads, strict=False))
 
     def _runs(self, scheduler: Any, batch: Any, *_: Any) -> None:
-        """A launch begins; what it reads is known when the lengths are."""
+        """A launch begins; its reads are known together with the lengths."""
         self._overlaps, self.reads, self.late = batch.enable_overlap, [], None
 
     # The relay
@@ -91,7 +91,7 @@ class Relay:
             self._streams.begin(at, [], self.buffers.use(name))
 
     def _gathers(self, batch: Any) -> None:
-        """A launch that decodes takes the tokens of the one before it."""
+        """A decode launch takes the tokens of the previous launch."""
         if self._overlaps and batch.prefill_input_ids_cpu is None:
             self._streams.begin("resolve_forward_inputs", self.buffers.use(TOKENS), [])
 
@@ -112,7 +112,7 @@ class Relay:
     # Results
 
     def _copied(self, result: Any, *_: Any, **__: Any) -> None:
-        """A result is copied to the host, on a stream of its own."""
+        """A result is copied to the host, on a separate stream."""
         self._results += 1
         result.kvspec_buffer = f"result {self._results}"
         self._streams.begin("copy_to_cpu", [], self.buffers.use(result.kvspec_buffer))

@@ -1,4 +1,4 @@
-"""The holders of pages in an SGLang memory: hooks into allocators, and the function that calls them."""
+"""The holders of pages in an SGLang memory: hooks into allocators and their callers."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,9 +26,9 @@ class Holders:
         self._fresh: dict[str, set[int]] = {}
         """Pool -> pages that were allocated and belong to no request yet."""
         self._keys: dict[str, dict[int, str]] = {}
-        """Pool -> page of the tree -> the name under which it is found."""
+        """Pool -> page of the tree -> its name."""
         self._transfers: dict[str, dict[str, Ids]] = {}
-        """Transfer -> pool -> what it was given."""
+        """Transfer -> pool -> the pages allocated for it."""
         self._allocators: dict[str, Any] = {}
         """Pool on the device -> its allocator."""
         self._install_allocators()
@@ -52,7 +52,7 @@ class Holders:
         hooks.hook(release.host.HostKVCache, "free", before=lambda _, slots: self._freed(HOST, self._tree.pages(slots)))
 
     def _acting(self, owner: Any, name: str, who: Callable[..., str], after: Callable[..., None] | None = None) -> None:
-        """Note who acts while a function runs, whether it returns or not."""
+        """Note the acting holder while a function runs, whether it returns or raises."""
         original = getattr(owner, name)
 
         def acting(*args: Any, **kwargs: Any) -> Any:
@@ -81,7 +81,7 @@ class Holders:
         self.hooks.set(allocator, name, free)
 
     def _group_hook(self, allocator: Any) -> None:
-        """Frees of a group were emitted one by one, and are not emitted again at its end."""
+        """Frees of a group are emitted one by one, and not again at its end."""
         original = allocator.free_group_end
         self.hooks.set(allocator, "free_group_end", self._once()(original))
 
@@ -141,12 +141,12 @@ class Holders:
             self.hooks.emit(Released(who, pool, [*others]))
 
     def _waiting_windows(self, allocator: Any, *_: Any, **__: Any) -> list[tuple[Any, int]]:
-        """The lists in which window pages wait that are freed together, and how long they are."""
+        """The lists of window pages that wait to be freed together, with their lengths."""
         lists = [getattr(allocator, name, None) for name in ("swa_page_ids_group", "swa_free_group")]
         return [(waiting, 0 if waiting is None else len(waiting)) for waiting in lists]
 
     def _windows_freed(self, before: list[tuple[Any, int]], *_: Any, **__: Any) -> None:
-        """Emit the pages that now wait as free; pages that were freed at once have been emitted."""
+        """Emit the waiting pages as free; pages that were freed at once are already emitted."""
         for (waiting, known), divide in zip(before, (1, self._size), strict=True):
             slots = [slot for part in (waiting or [])[known:] for slot in part.tolist()]
             pages = list(dict.fromkeys(slot // divide for slot in slots if slot >= divide))

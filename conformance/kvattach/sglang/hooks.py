@@ -43,8 +43,8 @@ class Attached(Locks):
     ) -> None:
         """Install the hooks. `stream` and `event` are the classes that the release uses.
 
-        The release's own figures are emitted at every `count_every`-th of its own checks. `device` is the module of
-        torch that knows the current stream; by default a simulated device stands in for `torch.cuda`.
+        The release's own figures are emitted at every `count_every`-th of its own checks. `device` is the torch module
+        with the current stream; by default a simulated device stands in for `torch.cuda`.
         """
         super().__init__(release, trace, stream, event)
         self._device = device or release.torch.cuda
@@ -53,14 +53,14 @@ class Attached(Locks):
         self._relay = (
             None if release.relay is None else Relay(release, self.hooks, self._streams, simulated=device is None)
         )
-        """Buffers of launches; `None` in older releases, in which they are not followed."""
+        """The buffers of launches; `None` in older releases, in which they are not followed."""
         self._routers = Routers(release, self.hooks, lambda: self._cache, lambda: self._tree.whose((None, None)))
         self._origins = Origins(release, self.hooks)
         self._pictures = Pictures(release, self.hooks, self._routers.end)
         self._install()
 
     def watch(self, memory: Any, metadata: int = 0) -> None:
-        """A memory was made: all of it is free. `metadata`: slots for what a transfer carries beside pages."""
+        """A memory was made: all of it is free. `metadata`: the number of slots for the metadata of transfers."""
         self._memory = memory
         size, allocator, host = memory.cache.page_size, memory.allocator, memory.host
         self._cache, self._host, self._to_token = memory.cache, host, memory.rows
@@ -71,7 +71,7 @@ class Attached(Locks):
             self._allocators[WINDOW] = allocator.swa_attn_allocator
             self._window = int(memory.cache.sliding_window_size)
         table = memory.rows.req_to_token
-        # Rows are read at each launch, which an array does quicker than a tensor.
+        # Rows are read at each launch: an array is quicker than a tensor.
         self._table = table.numpy() if table.device.type == "cpu" else table
         self._tree = tree_of(self._release, memory.cache, size, self._pictures)
         self._who = [NEW]
@@ -152,14 +152,14 @@ class Attached(Locks):
     # Holders
 
     def _applies(self, _: Any, action: Any) -> str:
-        """A tree gives pages of its own up for others that have their window; else it acts for whom it is asked."""
+        """A tree frees its own pages for others that have their window. Otherwise it acts for its caller's holder."""
         if type(action).__name__ != "FreeDeviceKVFullOnly":
             return self._who[-1]
         pages = [page for indices in action.indices for page in self._tree.pages(indices)]
         return TREE if all(page in self._keys[KV] for page in pages) else self._who[-1]
 
     def _request(self, req: Any) -> str:
-        """The holder of a request, whose output so far is known. A turn that was not launched yet is its session."""
+        """The holder of a request with its output so far. A turn that was not launched yet has its session's holder."""
         stay = self._stays.get(req.rid)
         if stay is None:
             return self._of_row(self._row_of(req))
@@ -171,7 +171,7 @@ class Attached(Locks):
     # The tree
 
     def _emptied(self, cache: Any) -> None:
-        """The server flushed its cache: only sessions may hold anything then, and they lose it."""
+        """The server flushed its cache: only sessions may still hold anything, and they lose it."""
         if cache != self._cache:
             return
         self.idle(sessions=True)
@@ -183,7 +183,7 @@ class Attached(Locks):
             keys.clear()
 
     def _settled(self, _: None, __: Any, ___: Any, req: Any, *____: Any, **_____: Any) -> None:
-        """A request has published: its row names the tree's pages, and its lock is another one."""
+        """A request has published: its row names the tree's pages, and its lock has changed."""
         stay = self._stays.get(req.rid)
         if stay is not None:
             self._adopt(req, stay.name)
@@ -192,7 +192,7 @@ class Attached(Locks):
     # Requests
 
     def reads_rows(self, reqs: list[Any], stops: list[int]) -> None:
-        """A forward pass that is about to be queued reads the rows of its requests, on the current stream."""
+        """The next forward pass reads the rows of its requests, on the current stream."""
         reads = []
         for req, stop in zip(reqs, stops, strict=True):
             stay = self._reader(req)
@@ -208,10 +208,10 @@ class Attached(Locks):
         kept: list[Kept | None] | None = None,
         drafts: int = 0,
     ) -> Callable[[], None] | None:
-        """A forward pass was queued on the current stream, after `reads_rows`: what it waits for, it has asked for.
+        """A forward pass was queued on the current stream, after `reads_rows` and the waits that it needs.
 
-        `kept` are the states that it keeps. It computes `drafts` tokens from each start on, of which those from the
-        stop on are rejected. A simulated device calls the result, if any, when it gets there.
+        `kept` are the states that it keeps. It computes `drafts` tokens from each start on; those from the stop on are
+        rejected. A simulated device calls the result, if any, when it reaches the pass.
         """
         reads, writes, moves = [], [], []
         for req, start, stop in zip(reqs, starts, stops, strict=True):
@@ -223,7 +223,7 @@ class Attached(Locks):
             first = max(0, start - self._window)
             stay.reads_from = first // self._size
             drafted = max(stop, start + drafts)
-            # The room for further drafts is the request's as well.
+            # The request also holds the room for further drafts.
             self._map(stay, req, max(drafted, req.kv.kv_allocated_len) if drafts else drafted)
             reads.append(Use(table=stay.name, stop=stop))
             writes.append(Use(table=stay.name, start=start, stop=stop))
@@ -240,7 +240,7 @@ class Attached(Locks):
         return None if self._relay is None else self._relay.late
 
     def _begins(self, req: Any) -> Stay | None:
-        """A request is launched for the first time since it has its row, or its session's; `None`: it has none."""
+        """A request is launched for the first time in its row, or in its session's. `None`: it has no row."""
         row = self._row_of(req)
         if row is None:
             self.hooks.emit(Failed("assertion", f"{req.rid} is launched without a row"))
@@ -271,7 +271,7 @@ class Attached(Locks):
         ]
 
     def _map(self, stay: Stay, req: Any, stop: int) -> None:
-        """Map the new pages of a row, and the window pages behind it from its first read position on."""
+        """Map the new pages of a row, and its window pages from the first read position on."""
         slots = self._table[stay.row, :stop]
         tokens = [*req.origin_input_ids, *req.output_ids]
         self._map_pool(stay, KV, self._tree.pages(slots), tokens)
@@ -296,7 +296,7 @@ class Attached(Locks):
         self.hooks.emit(Map(stay.table(pool), stay.name, pool, first, [*known[first:]], labels))
 
     def reserved(self, req: Any) -> Stay | None:
-        """A request has a row, and pages for all its tokens, before a launch of it; `None`: it has none."""
+        """A request has a row, and pages for all its tokens, before its first launch. `None`: it has no row."""
         stay = self._begins(req)
         if stay is not None:
             self._adopt(req, stay.name)
@@ -311,7 +311,7 @@ class Attached(Locks):
             self._streams.begin("load_cpu_copy" if back else "get_cpu_copy", [] if back else use, use if back else [])
 
     def stay(self, req: Any) -> Stay | None:
-        """The holder of a request's row, whose output so far is known; `None`: it has none."""
+        """The holder of a request's row, with the output so far; `None`: it has none."""
         self._request(req)
         return self._stays.get(req.rid)
 
@@ -322,7 +322,7 @@ class Attached(Locks):
 
     @property
     def page_size(self) -> int:
-        """Tokens of a page."""
+        """The number of tokens of a page."""
         return self._size
 
     def synchronized(self) -> None:
@@ -332,12 +332,12 @@ class Attached(Locks):
     # The books
 
     def idle(self, *, sessions: bool = False) -> None:
-        """Nothing runs, and no transfer is under way; what sessions have is theirs, if there are any."""
+        """Nothing runs, and no transfer is in flight. With `sessions` slots of sessions may keep their pages."""
         kept = [] if self._relay is None else [BUFFERS]
         self.hooks.emit(Idle([*kept, *(stay.name for stay in self._rows.values() if sessions and not stay.rid)]))
 
     def looked(self) -> None:
-        """The release's own books, now and then."""
+        """Now and then emit the release's own figures."""
         self._looks += 1
         if self._looks % self._every:
             return
@@ -350,7 +350,7 @@ class Attached(Locks):
             if getattr(allocator, "release_pages", None) is not None:
                 staged.append(allocator.release_pages)
             free = [int(page) for part in staged for page in part.tolist()]
-            # A tree that is switched off has nothing to say.
+            # A tree that is switched off has no figures.
             books = self._tree.books(pool, without=loading) if pool in self._tree.pools else {}
             self.hooks.emit(Count(pool, free=[*free], **books))
         self.hooks.emit(Count(ROWS, free=[*self._to_token.free_slots]))
@@ -361,7 +361,7 @@ class Attached(Locks):
 
 
 def _shared(known: Ids, pages: Ids) -> int:
-    """How many pages two lists begin with in common; most of the time one goes on where the other ends."""
+    """The number of common first pages of two lists. Usually one list continues the other."""
     both = min(len(known), len(pages))
     if known[:both] == pages[:both]:
         return both

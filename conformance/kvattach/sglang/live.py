@@ -1,6 +1,6 @@
-"""Attaches to a running SGLang server: to the scheduler's process, from the moment its memory is complete.
+"""Attaches to the scheduler's process of a running SGLang server, once its memory is complete.
 
-The hooks read tensors at once. On a GPU each such read waits for the device, so there they are for tests.
+The hooks read tensors at once. On a GPU each such read waits for the device, so there they are only for tests.
 """
 
 import importlib
@@ -19,7 +19,7 @@ from kvattach.standstill import Standstill
 _log = logging.getLogger("kvspec")
 
 COUNT_EVERY = 100
-"""Batches between two looks at the free lists, which are as long as the pools are big."""
+"""Batches between two counts of the free lists, whose length follows the size of the pools."""
 
 
 def attach(trace: Trace) -> None:
@@ -30,7 +30,7 @@ def attach(trace: Trace) -> None:
 
 
 def _watch(trace: Trace, _: None, __: None, scheduler: Any, *___: Any, **____: Any) -> None:
-    """A scheduler was made, and its memory with it: all of it is free."""
+    """A scheduler was made with its memory: all of it is free."""
     reason = not_hooked(scheduler)
     if reason:
         _log.warning("kvspec: this SGLang server is not recorded: %s", reason)
@@ -89,22 +89,22 @@ class _Live:
     def __init__(self, scheduler: Any, attached: Attached) -> None:
         self._scheduler, self._attached = scheduler, attached
         self._events = 0
-        """Events when the scheduler was idle last."""
+        """The number of events when the scheduler was last idle."""
         self._still = Standstill(attached.hooks)
 
     def launches(self, _: Any, batch: Any = None, *__: Any, **___: Any) -> None:
-        """A forward pass is about to be queued; an event that it records once it has read its rows comes after this."""
+        """A forward pass is about to be queued. An event that it records after it has read its rows comes later."""
         if batch is not None:
             self._attached.reads_rows(batch.reqs, spans(batch)[1])
 
     def launched(self, _: None, __: Any, ___: Any, batch: Any = None, *____: Any, **_____: Any) -> None:
-        """A forward pass was queued; in a release with a host cache its layers' waits are queued by now."""
+        """A forward pass was queued; in a release with a host cache its layers' waits are already queued."""
         if batch is None:
             return
         starts, stops = spans(batch)
         self._attached.launch(batch.reqs, starts, stops, kept_states(batch, stops))
         if self._scheduler.device == "cpu":
-            # The batch is complete: streams of a CPU queue nothing, and the engine does not wait for them.
+            # The batch is complete: on a CPU streams queue nothing, and the engine does not wait for them.
             self._attached.synchronized()
 
     def processed(self, *_: Any, **__: Any) -> None:
@@ -119,7 +119,7 @@ class _Live:
         self._still.turns(batch is not None, lambda: who_waits(scheduler))
 
     def idled(self, scheduler: Any) -> None:
-        """Emit once that nothing runs: an idle server goes round in its loop."""
+        """Emit `idle` once: an idle server keeps running its loop."""
         hooks = self._attached.hooks
         if hooks.events != self._events and scheduler.is_fully_idle():
             self._attached.idle(sessions=True)
@@ -127,7 +127,7 @@ class _Live:
 
 
 def who_waits(scheduler: Any) -> str:
-    """Which requests wait, and how much is free; empty if none waits."""
+    """The waiting requests and the free room, in words; empty if none waits."""
     queue = scheduler.waiting_queue
     if not queue:
         return ""

@@ -1,8 +1,8 @@
 """Hooks into SGLang's disaggregated prefill and decode with Mooncake: remote writes, messages, metadata slots.
 
-A server is a host. Prefill queues a remote write of its own pages into decode's; it begins when the library is called,
-and ends when the library says that it is done. One that has failed may go on, and no engine learns when it is over. The
-metadata of a request, with its first token, lie in slots of a pool of their own, which is written the same way.
+A server is a host. Prefill queues a remote write of its own pages into decode's. It begins when the library is called,
+and ends when the library reports that it is done. A failed write may go on, and no engine learns when it ends. The
+metadata of a request, with its first token, are in slots of a separate pool, which is written the same way.
 """
 
 import threading
@@ -15,29 +15,29 @@ from kvspec.memory.events import Begin, End, EndHolder, Receive, Send, Take, Uni
 from kvspec.memory.events import Release as Released
 
 REMEMBERED = 10_000
-"""Messages of which it is known that they were sent."""
+"""The most sent messages that are remembered."""
 
 
 class Mooncake:
-    """Emits the transfers of one server. `peer` is the other one's host."""
+    """Emits the transfers of one server. `peer` is the host of the other server."""
 
     def __init__(self, attached: Attached, peer: str) -> None:
         """Install the hooks."""
         self._attached, self._peer = attached, peer
         self._holders: dict[int, str] = {}
-        """Room -> who holds its pages on prefill, when they are sent."""
+        """Room -> the holder of its pages on prefill while they are sent."""
         self._chunks: dict[int, Any] = {}
         """Thread -> the chunk that it transfers."""
         self._slots: dict[int, int] = {}
         """Slot for metadata -> its room."""
         self._filling = 0
-        """The room for which a slot is taken."""
+        """The room for which the next slot is taken."""
         self._said: dict[str, int] = {}
-        """Messages, and how often each was sent."""
+        """Message -> how often it was sent."""
         self._written: dict[str, list[Use]] = {}
-        """Transfers whose end is not seen -> the pages that they write."""
+        """Unfinished transfer -> the pages that it writes."""
         self._rooms: dict[str, int] = {}
-        """Such transfers -> their rooms."""
+        """Unfinished transfer -> its room."""
         self._posted = self._copied = 0
         self._install()
 
@@ -98,7 +98,7 @@ class Mooncake:
     # Messages
 
     def _send(self, message: str) -> None:
-        """Only upon the first of several is acted, so a further one has another name."""
+        """The engine acts only on the first of several messages, so further ones get other names."""
         times = self._said[message] = self._said.pop(message, 0) + 1
         if len(self._said) > REMEMBERED:
             del self._said[next(iter(self._said))]
@@ -110,13 +110,13 @@ class Mooncake:
     # Pages
 
     def _reserved(self, req: Any) -> None:
-        """Decode has pages for a request before anything is computed of it."""
+        """Decode has pages for a request before any of it is computed."""
         stay = self._attached.reserved(req)
         if stay is not None:
             self._part(stay, req, req.kv.kv_committed_len)
 
     def _part(self, stay: Stay, req: Any, stop: int) -> None:
-        """Both servers know the last page of a prompt, of which only some tokens are there, by the same name."""
+        """Both servers give the last, partial page of a prompt the same name."""
         size = self._attached.page_size
         page, further = divmod(stop, size)
         if further:
@@ -127,7 +127,7 @@ class Mooncake:
             self._attached.hooks.emit(Unify(label, name, further))
 
     def _sends(self, _: Any, req: Any, last_chunk: bool = False, end_idx: int | None = None) -> None:
-        """Prefill is about to send what is computed of a request."""
+        """Prefill is about to send the computed part of a request."""
         stay = self._attached.stay(req)
         if stay is None:
             return
@@ -139,7 +139,7 @@ class Mooncake:
         self._chunks[threading.get_ident()] = chunk
 
     def _begins(self, manager: Any, session: str, blocks: list[tuple[int, int, int]]) -> str | None:
-        """The library is called; blocks of other layers than the first one are at the same places."""
+        """The library is called. Blocks of further layers are at the same places as those of the first."""
         if not blocks:
             return None
         self._posted += 1
@@ -168,14 +168,14 @@ class Mooncake:
         return name
 
     def peer(self, _: str) -> str:
-        """The host whose memory a session of the library reaches."""
+        """The host of the memory that a session of the library reaches."""
         return self._peer
 
     def _use(self, pool: str, page: int, stop: int, holder: str | None = None) -> Use:
         return Use(None, pool, [page], 0, stop, holder=holder)
 
     def _last_slots(self, chunk: Any, pages: int) -> int:
-        """How many slots of the last page of a chunk count; 0: all."""
+        """The number of slots that count in the last page of a chunk; 0: all."""
         return int(chunk.num_kv_tokens) - (pages - 1) * self._attached.page_size
 
     def _ends(self, name: str | None, failed: int, *_: Any) -> None:
@@ -183,13 +183,13 @@ class Mooncake:
             self.over(name)
 
     def over(self, name: str, *, written: bool = True) -> None:
-        """A transfer is over. Of one that has failed no engine learns it."""
+        """A transfer has ended. No engine learns this of a failed one."""
         uses = self._written.pop(name)
         self._attached.hooks.emit(End(name, unwritten=[] if written else uses))
         self.ended(self._rooms.pop(name), name)
 
     def ended(self, room: int, name: str) -> None:
-        """A transfer of a room was seen complete."""
+        """A transfer of a room was found complete."""
 
     # Metadata
 
@@ -212,7 +212,7 @@ class Mooncake:
         self._host([], [written], "set_buf")
 
     def _read(self, one: Any) -> None:
-        """Decode takes what prefill has sent beside the pages of a request."""
+        """Decode takes the metadata that prefill has sent for a request."""
         room = _metadata(one.req.bootstrap_room)
         self._host([Use(None, METADATA, [one.metadata_buffer_index], 0, 1, [room], holder=room)], [], "get_buf")
 
@@ -227,14 +227,14 @@ def _abort(kind: str, said: Any) -> str:
 
 
 def _metadata(room: int) -> str:
-    """The holder of a room's slot for metadata, and the name of what is in there."""
+    """The holder of a room's slot for metadata, and the label of its content."""
     return f"metadata {room}"
 
 
 def _pairs(
     blocks: list[tuple[int, int, int]], bases: list[int], lengths: list[int], sizes: list[int], theirs: list[int]
 ) -> list[tuple[int, int]]:
-    """The pages here and there of those blocks that lie in the first of several regions."""
+    """The local and remote pages of the blocks in the first of several regions."""
     pairs = list[tuple[int, int]]()
     for source, target, length in blocks:
         if bases[0] <= source < bases[0] + lengths[0]:

@@ -1,8 +1,8 @@
-"""Hooks into SGLang's requests, adapters and weights: whose content a request has, which its labels begin with.
+"""Hooks into SGLang's requests, adapters and weights: the origin of a request's content, which begins its labels.
 
-The extra key, the salt and the adapter are those of the client's message, and not of the key that the scheduler makes
-of them. An adapter is named by the path of its weights and by how many loads there were before; content from before
-an update of the weights is other content, once the server has said that its cache is empty.
+The extra key, the salt and the adapter are those of the client's message, and not those of the key that the scheduler
+makes from them. An adapter is named by the path of its weights and by the number of its load. After an update of the
+weights content is new content, once the server has reported that its cache is empty.
 """
 
 from typing import Any
@@ -20,12 +20,12 @@ class Origins:
     def __init__(self, release: Release, hooks: Hooks) -> None:
         """Install the hooks."""
         self._message: Any = None
-        """The message whose request is being made; `None`: one is made without a message."""
+        """The message of the request that is being made; `None`: it is made without a message."""
         self._weights: dict[str, str] = {}
-        """The id of an adapter -> its weights; the id of one that was never seen loaded names its weights."""
+        """The id of an adapter -> its weights. Without an observed load the id stands for the weights."""
         self._loads = self._version = 0
         self._outdated = False
-        """Whether the cache has content of weights that were replaced."""
+        """Whether the cache has content of replaced weights."""
         hooks.hook(release.batches.Req, "__init__", after=self._made)
         if release.scheduled:
             scheduler = release.scheduler.Scheduler
@@ -40,7 +40,7 @@ class Origins:
         self._message = message
 
     def _made(self, _: None, __: None, req: Any, *___: Any, **named: Any) -> None:
-        """A request was made, of a message or by itself."""
+        """A request was made, from a message or without one."""
         given = named if self._message is None else {name: getattr(self._message, name, None) for name in _FIELDS}
         key, salt, adapter = (given.get(name) for name in _FIELDS)
         req.kvspec_origin = adapter and self._weights.get(adapter, adapter), key, salt
@@ -59,5 +59,5 @@ class Origins:
         self._outdated &= not done
 
     def whose(self, req: Any) -> str:
-        """The first label of a request that begins now."""
+        """The first label of a request that is being made."""
         return foreign(*getattr(req, "kvspec_origin", ()), str(self._version or ""))

@@ -1,7 +1,7 @@
-"""Hooks into SGLang's images and sounds: what is behind placeholders, by raw data.
+"""Hooks into SGLang's images and sounds: placeholders are identified by raw data.
 
-SGLang writes sentinels, made of its own hash, in the place of placeholders, and finds pages by them. A request's labels
-have the digest of its data instead; a tree's labels have that of the data that were given with a sentinel last.
+SGLang replaces placeholders by sentinels, made from its own hash, and finds pages by them. A request's labels have the
+digest of its data instead. A tree's labels have the digest of the data that were last given with a sentinel.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,14 +14,14 @@ from kvattach.sglang.release import Release
 PLACEHOLDER = -1
 """The token of each placeholder, in labels."""
 REMEMBERED = 1 << 18
-"""Sentinels that are remembered, those given last; pages of images that are forgotten have other names."""
+"""The most sentinels that are remembered, the newest. Pages of forgotten images have other names."""
 
 Seen = tuple[str, int]
 """A placeholder's data: the digest of the whole, and the number of its sentinel."""
 
 
 class Pictures:
-    """Follows what is given with requests."""
+    """Follows the images and sounds of requests."""
 
     def __init__(self, release: Release, hooks: Hooks, comes: Callable[[], None]) -> None:
         """Install the hooks; `comes` is called with each image."""
@@ -41,14 +41,14 @@ class Pictures:
             del self.sentinels[next(iter(self.sentinels))]
 
     def chained(self, before: str, tokens: Sequence[int]) -> str:
-        """The label of these tokens behind others, as a tree has them."""
+        """The label of a tree's tokens after others."""
         if not self.sentinels:
             return chained(before, tuple(tokens))
         return labelled(before, tokens, [self.sentinels.get(token) for token in tokens])
 
 
 def places_of(req: Any) -> dict[int, Seen]:
-    """The placeholders of a request: position -> what is behind it."""
+    """The placeholders of a request: position -> its data."""
     places: dict[int, Seen] = {}
     for item in getattr(getattr(req, "multimodal_inputs", None), "mm_items", ()):
         digest, count = vars(item).get("kvspec_digest") or f"{item.hash:x}", len(_values(item))
@@ -58,7 +58,7 @@ def places_of(req: Any) -> dict[int, Seen]:
 
 
 def labelled(before: str, tokens: Sequence[int], seen: Sequence[Seen | None]) -> str:
-    """The label of tokens behind others; `seen`: what is behind each of them, if it is a placeholder."""
+    """The label of tokens after others; `seen`: the data of each token that is a placeholder."""
     images = tuple(one for one in seen if one is not None)
     if not images:
         return chained(before, tuple(tokens))

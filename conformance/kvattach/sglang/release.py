@@ -1,4 +1,4 @@
-"""The modules of one SGLang release, whichever way it came to be importable."""
+"""The modules of one importable SGLang release."""
 
 import importlib
 import inspect
@@ -14,7 +14,7 @@ _DISAGGREGATION = "sglang.srt.disaggregation"
 
 
 def _window_allocator(pools: Any) -> Any:
-    """The allocator of pages with window pages behind them; older releases have it beside its pool."""
+    """The allocator of pages and their window pages; older releases have it beside its pool."""
     try:
         return importlib.import_module("sglang.srt.mem_cache.allocator.swa").SWATokenToKVPoolAllocator
     except ImportError:
@@ -26,15 +26,15 @@ def _nothing(*_: Any, **__: Any) -> None:
 
 
 class Release:
-    """The modules of one release; which kind it is shows in what it has, not in its number."""
+    """The modules of one release. Its kind follows from its modules, not from its number."""
 
     def __init__(self, root: Path) -> None:
         """Import them."""
         self.root = root
-        """Its folder."""
+        """The folder of the release."""
         self.torch = importlib.import_module("torch")
         self.unified = not (root / "srt" / "mem_cache" / "hiradix_cache.py").is_file()
-        """Whether the tree is `UnifiedRadixCache` and transfers are those of `L2TransferEngine`."""
+        """Whether the tree is `UnifiedRadixCache`, with the transfers of `L2TransferEngine`."""
         self.scheduled = (root / "srt" / "runtime_context.py").is_file()
         """Whether its own scheduler is driven: from 0.5.14 on."""
         memory = "sglang.srt.mem_cache"
@@ -48,7 +48,7 @@ class Release:
         self.init_params = importlib.import_module(f"{memory}.cache_init_params")
         self.radix = importlib.import_module(f"{memory}.radix_cache")
         self.state_allocator = getattr(self.pools, "MambaSlotAllocator", None)
-        """Of slots for recurrent states; `None` in older releases, in which they are not driven."""
+        """The allocator of slots for recurrent states; `None` in older releases, in which they are not driven."""
         self.messages = importlib.import_module("sglang.srt.managers.io_struct")
         self.results = importlib.import_module("sglang.srt.managers.utils")
         self.sampling = importlib.import_module("sglang.srt.sampling.sampling_params")
@@ -58,18 +58,18 @@ class Release:
         transfers = (root / "srt" / "mem_cache" / "l2_transfer.py").is_file()
         self.transfer = importlib.import_module(f"{memory}.l2_transfer") if transfers else None
         self.writes_rows: Any = self.common
-        """The module of what writes rows for a batch."""
+        """The module with the functions that write rows for a batch."""
         if not hasattr(self.common, "write_cache_indices"):
             self.writes_rows = importlib.import_module(f"{memory}.allocation")
         self.rows_by_number = "need_size" in inspect.signature(self.pools.ReqToTokenPool.alloc).parameters
-        """Whether rows are given out and back by their numbers, and not to requests: before 0.5.9."""
+        """Whether rows are allocated and freed by number, and not by request: before 0.5.9."""
         self.sessions: Any = None
         """The module of streaming sessions; `None` in older releases, in which they are not driven."""
         self.relay: Any = None
-        """The module of what launches hand on to the next one; `None` in older releases, where it is not followed."""
+        """The module of the relay between launches; `None` in older releases, where it is not followed."""
         self.session_slots: Any = None
         self.drafts: Any = None
-        """The module of what speculative steps hand on; `None` in older releases, in which they are not driven."""
+        """The module of the inputs of speculative steps; `None` in older releases, in which they are not driven."""
         if self.unified:
             self._import_unified(memory)
         else:
@@ -79,15 +79,15 @@ class Release:
         base = self.host.HostKVCache
         given = dict.fromkeys(("get_data_page", "get_dummy_flat_data_page"), self._numbered)
         self.host_class = type("Host", (base,), {**dict.fromkeys(base.__abstractmethods__, _nothing), **given})
-        """The release's host pool without a buffer: what it would copy is not copied. Its files hold numbers."""
+        """The release's host pool without a buffer, which copies nothing. Its files hold numbers."""
 
     @property
     def _numbered(self) -> Callable[..., Any]:
-        """In place of the bytes of a host page: where it begins."""
+        """Replaces the bytes of a host page by the position of its first slot."""
         return lambda _, index=0, *__, **___: self.torch.tensor([int(index)])
 
     def _import_unified(self, memory: str) -> None:
-        """Import the one tree for all pools, and all that comes with it."""
+        """Import the common tree of all pools, with the modules that it needs."""
         self.tree = importlib.import_module(f"{memory}.unified_radix_cache")
         self.core = importlib.import_module(f"{memory}.unified_cache.unified_tree_core")
         self.component = importlib.import_module(f"{memory}.unified_cache.component_type")
@@ -115,7 +115,7 @@ class Release:
 
     @cached_property
     def scheduler(self) -> Any:
-        """The module of its scheduler, and with it all that schedules."""
+        """The module of its scheduler, with all scheduling modules."""
         return importlib.import_module("sglang.srt.managers.scheduler")
 
     @cached_property
@@ -125,7 +125,7 @@ class Release:
 
     @cached_property
     def row_pools(self) -> list[Any]:
-        """The classes of tables of rows: all servers' but decode's, and decode's."""
+        """The classes of tables of rows: that of all servers except decode, and that of decode."""
         return [self.pools.ReqToTokenPool, *([self.pair.decode.DecodeReqToTokenPool] if self.pairs else [])]
 
     @cached_property
@@ -145,7 +145,7 @@ class Release:
 
     @cached_property
     def weight_updater(self) -> Any:
-        """The class that replaces weights; `None` in older releases, in which that is not followed."""
+        """The class that replaces weights; `None` in older releases, in which updates are not followed."""
         try:
             path = "sglang.srt.managers.scheduler_components.weight_updater"
             made = importlib.import_module(path).SchedulerWeightUpdaterManager
@@ -155,12 +155,12 @@ class Release:
 
     @cached_property
     def salts(self) -> bool:
-        """Whether keys have salts beside extra keys; in older releases the server's front joins the two."""
+        """Whether keys have salts besides extra keys; in older releases the server's front end joins the two."""
         return "cache_salt" in inspect.signature(self.batches.Req.__init__).parameters
 
     @cached_property
     def verifying(self) -> Any:
-        """The module that says which states a speculative step keeps."""
+        """The module that decides which states a speculative step keeps."""
         return importlib.import_module("sglang.srt.speculative.spec_utils")
 
     @cached_property
@@ -183,6 +183,6 @@ class Release:
 
     @property
     def modules_with_device(self) -> list[Any]:
-        """The modules that have looked up the device's streams and events when they were imported."""
+        """The modules that look up the device's streams and events when they are imported."""
         candidates = [self.controller, self.transfer, *([self.hybrid] if self.unified else [])]
         return [module for module in candidates if hasattr(module, "device_module")]

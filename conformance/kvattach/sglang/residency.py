@@ -1,7 +1,7 @@
 """The holders of rows of SGLang's table: a request's run, or the slot of a streaming session between two turns.
 
-A turn passes its row, pages and states to its session's slot when it ends; the slot passes them to the next turn when
-that is launched.
+A turn passes its row, pages and states to its session's slot when it ends. The slot passes them to the next turn at its
+launch.
 """
 
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class Stays(States):
         super().__init__(release, trace, stream, event)
         self._stays: dict[str, Stay] = {}
         self._numbers = count(1)
-        """Of residencies: a request or a session may have several, and each has a name of its own."""
+        """Numbers of residencies: a request or a session may have several, and each has its own name."""
         self._rows: dict[int, Stay] = {}
         self._locked: list[Lock] = []
         for pool in release.row_pools:
@@ -62,7 +62,7 @@ class Stays(States):
         )
 
     def _request(self, req: Any) -> str:
-        """The holder of a request, whose output so far is known."""
+        """The holder of a request with its output so far."""
         raise NotImplementedError
 
     def _row_of(self, req: Any) -> int | None:
@@ -85,7 +85,7 @@ class Stays(States):
             lock.kvspec_owner = new
 
     def _left(self, freed: Any) -> None:
-        """A request or a session's slot gives its row back; in the oldest releases rows are given back by number."""
+        """A request or a session's slot frees its row. In the oldest releases rows are freed by number."""
         if self._release.rows_by_number:
             for row in [freed] if isinstance(freed, int) else freed:
                 self._row_left(row)
@@ -96,15 +96,15 @@ class Stays(States):
             self._stays.pop(stay.rid, None)
             if self._who[-1] != stay.name:
                 self._gone(stay)
-            # Otherwise its session is closing, and gives its states back last.
+            # Otherwise its session is closing, and frees its states last.
 
     def _row_left(self, row: int) -> Stay | None:
-        """A row is free again. Its last residency, if a launch has shown it."""
+        """A row was freed. Returns its last residency, if a launch has shown one."""
         self.hooks.emit(Released(self._of_row(row), ROWS, [row]))
         return self._rows.pop(row, None)
 
     def _finished(self, _: None, __: Any, ___: Any, req: Any, *____: Any, **_____: Any) -> None:
-        """A request has ended; in later releases it gives its row back last."""
+        """A request has ended. In later releases freeing its row is the last step."""
         stay = self._stays.pop(req.rid, None) if self._release.rows_by_number else None
         if stay is not None:
             self._gone(stay)
@@ -115,7 +115,7 @@ class Stays(States):
         self.hooks.emit(EndHolder(stay.name))
 
     def _slot(self, req: Any) -> Any:
-        """The slot of a session on whose record a request runs, if any."""
+        """The session's slot with the record on which a request runs, if any."""
         sessions = getattr(self._cache, "session", None)
         return None if sessions is None else sessions.borrowed_slot(req)
 

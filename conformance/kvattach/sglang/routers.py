@@ -1,7 +1,7 @@
-"""Hooks into SGLang's KV events: each batch that its tree gives up for routers, beside the names that pools have then.
+"""Hooks into SGLang's KV events: each batch from its tree for routers, beside the pools' names at that time.
 
-A name is the content of its page, so the content of an announced block is its name: it is computed from the tokens in
-the event, behind those of its parent. A hash stands for the content that was announced with it.
+A page's name is the label of its content. So the content of an announced block gives its name: it is computed from the
+tokens in the event, after those of its parent. A hash stands for the content that was announced with it.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,14 +16,14 @@ TIERS = {"GPU": KV, "CPU_PINNED": HOST}
 """Tier -> its pool."""
 
 REMEMBERED = 100_000
-"""Hashes whose content is remembered; a block behind one that is forgotten has no name that anything finds."""
+"""The most hashes with remembered content. A block after a forgotten one gets a name that finds nothing."""
 
 
 class Routers:
     """Emits the announcements of one memory."""
 
     def __init__(self, release: Release, hooks: Hooks, watched: Callable[[], Any], whose: Callable[[], str]) -> None:
-        """Install the hooks; `watched` is the cache whose memory is observed, `whose` the first label without a key."""
+        """Install the hooks; `watched` is the observed cache, `whose` the first label without a key."""
         self._hooks, self._watched, self._whose = hooks, watched, whose
         self._contents: dict[Any, str] = {}
         """Hash -> the name of the content with which it was announced."""
@@ -42,7 +42,7 @@ class Routers:
         self._tiers = {tier: pool for tier, pool in TIERS.items() if announced and pool in pools}
 
     def _comes(self, _: Any, params: Any, *__: Any, **___: Any) -> None:
-        """Announcements do not say whose content is, so nothing is compared once there are adapters or salts."""
+        """Announcements do not name the owner of content, so nothing is compared once there are adapters or salts."""
         key = params.key
         if getattr(key, "extra_key", None) is not None or getattr(key, "cache_salt", None) is not None:
             self.end()
@@ -55,7 +55,7 @@ class Routers:
         if not self._tiers or cache is not self._watched():
             return
         announced = [one for event in events for one in self._announced(event)]
-        # A page of the host has its name before it is written, and is announced when it is.
+        # A host page has its name before it is written, and is announced after it is written.
         writing = bool(cache.ongoing_write_through)
         known = [(tier, pool) for tier, pool in self._tiers.items() if pool == KV or not writing]
         announced += [Announce(tier, pool=pool) for tier, pool in known]
@@ -78,7 +78,7 @@ class Routers:
         yield Announce(tier, [*self._stored(event, parent or self._whose())], parent)
 
     def _stored(self, event: Any, before: str) -> Iterator[str]:
-        """The names of stored blocks. Of a pair of tokens, as drafters have them, the first counts."""
+        """The names of stored blocks. Of a pair of tokens, as drafters use them, the first counts."""
         tokens = [token[0] if isinstance(token, tuple) else token for token in event.token_ids]
         for index, block in enumerate(event.block_hashes):
             before = chained(before, tuple(tokens[index * event.block_size : (index + 1) * event.block_size]))

@@ -1,7 +1,7 @@
-"""Hooks into SGLang's table of rows (`req_to_token`): who has a row, what is written into it, which launch reads it.
+"""Hooks into SGLang's table of rows (`req_to_token`): holders of rows, writes into them, and launches that read them.
 
-A row is a page of its own pool, and each of its entries a slot. The scheduler writes rows on its own stream, a launch
-reads them on the stream of the launches.
+A row is a page of a separate pool, and each of its entries is a slot. The scheduler writes rows on its own stream, a
+launch reads them on the stream of the launches.
 """
 
 from collections.abc import Callable
@@ -18,9 +18,9 @@ class Rows(Stays):
     """Follows rows and their entries."""
 
     _width: int
-    """Entries of a row."""
+    """The number of entries of a row."""
     _written = 0
-    """How often rows were written."""
+    """The number of writes of rows."""
 
     def __init__(self, release: Release, trace: Trace, stream: Any, event: Any) -> None:
         """Install the hooks. `stream` and `event` are the classes that the release uses."""
@@ -37,7 +37,7 @@ class Rows(Stays):
             self._kernel(release.writes_rows, "assign_req_to_token_pool_func", self._assigned)
 
     def _kernel(self, module: Any, name: str, uses: Callable[..., list[Use]]) -> None:
-        """Emit the writes of a function's kernel; writes of single entries are emitted elsewhere."""
+        """Emit the writes of a function's kernel. Writes of single entries are emitted elsewhere."""
         self.hooks.hook(
             module,
             name,
@@ -46,14 +46,14 @@ class Rows(Stays):
         )
 
     def _pool_of_rows(self, rows: Any) -> Pool:
-        """The pool that a table is; in later releases its row 0 is for padding."""
-        # Decode has further ones, for requests that are on their way.
+        """The pool that a table is. In later releases its row 0 is for padding."""
+        # Decode has further rows, for requests with transfers in flight.
         count = rows.size + getattr(rows, "pre_alloc_size", 0)
         first, self._width = len(rows.req_to_token) - count, int(rows.req_to_token.shape[1])
         return Pool(page_size=self._width, num_pages=count, first_page=first)
 
     def _rows_of(self, _: Any, asking: Any) -> set[int | None]:
-        """The rows that those who ask for one have."""
+        """The rows that the requests in an allocation already have."""
         return set() if isinstance(asking, int) else {self._row_of(req) for req in asking}
 
     def _rows_taken(self, had: set[int | None], rows: Ids | None) -> None:
@@ -62,22 +62,22 @@ class Rows(Stays):
             self.hooks.emit(Take(NEW, ROWS, [*taken]))
 
     def _reader(self, req: Any) -> Stay | None:
-        """The stay of a request that reads a row; `None`: it has none."""
+        """The residency of a request that reads a row; `None`: it has none."""
         stay, row = self._stays.get(req.rid), self._row_of(req)
         if stay is None:
             return self._begins(req)
         if row is not None and row not in self._rows:
-            # A prompt's next chunk, in the oldest releases.
+            # In the oldest releases the next chunk of a prompt has another row.
             self._rows[row], stay.row = stay, row
             self._row_begins(stay, fresh=True)
         return stay
 
     def _begins(self, req: Any) -> Stay | None:
-        """A request is launched for the first time since it has its row, or its session's; `None`: it has none."""
+        """A request is launched for the first time in its row, or in its session's. `None`: it has no row."""
         raise NotImplementedError
 
     def _row_begins(self, stay: Stay, fresh: bool) -> None:
-        """A request gets a row, a fresh one or that of its session."""
+        """A request gets a fresh row, or that of its session."""
         if fresh:
             self.hooks.emit(Transfer(NEW, stay.name, ROWS, [stay.row]))
         stay.pages[ROWS] = [stay.row]
@@ -105,10 +105,10 @@ class Rows(Stays):
         self._write("write", uses)
 
     def _prefilled(self, *arguments: Any) -> list[Use]:
-        """The prefix that a request has found, and what it computes."""
+        """The entries of the matched prefix, and of the positions to compute."""
         rows, stops = arguments[2], arguments[6]
         return [self._entries(row, 0, stop) for row, stop in zip(rows.tolist(), stops.tolist(), strict=True)]
 
     def _assigned(self, rows: Any, _: Any, starts: Any, stops: Any, *__: Any) -> list[Use]:
-        """The room for drafts."""
+        """The entries of the room for drafts."""
         return [self._entries(*entries) for entries in zip(rows.tolist(), starts.tolist(), stops.tolist(), strict=True)]

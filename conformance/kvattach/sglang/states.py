@@ -1,7 +1,7 @@
-"""Hooks into SGLang's recurrent states: slots of requests and of the tree, copies, and what a launch does to them.
+"""Hooks into SGLang's recurrent states: slots of requests and of the tree, copies, and the effects of launches.
 
-A state is named as the page that ends where it stands. A launch reads a request's state, moves it on in its slot, and
-may keep what it was on the way in another slot, from which the tree takes it.
+A state has the label of the page that ends at its position. A launch reads a request's state, advances it in its slot,
+and may keep an intermediate state in another slot, from which the tree takes it.
 """
 
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ class Kept(NamedTuple):
 
     slot: int
     position: int
-    """How many tokens it has seen."""
+    """The number of tokens that it has seen."""
 
 
 class States(Storage):
@@ -52,7 +52,7 @@ class States(Storage):
         self._streams.begin("clear_slots", [], [Use(pool=STATES, pages=[slot]) for slot in slots.tolist()])
 
     def _adopt_states(self, stay: Stay, req: Any) -> None:
-        """The slots that a request was given are its own."""
+        """Transfer a request's fresh slots to it."""
         fresh, record = self._fresh[STATES], req.kv
         slots: Ids = [] if record.mamba_pool_idx is None else [int(record.mamba_pool_idx)]
         if record.mamba_ping_pong_track_buffer is not None:
@@ -63,7 +63,7 @@ class States(Storage):
             self.hooks.emit(Transfer(NEW, stay.name, STATES, [*mine]))
 
     def _move_states(self, moves: list[tuple[Stay, Any, int, int]], kept: list[Kept | None]) -> None:
-        """A launch moves the states of requests from a position to another one, and keeps some."""
+        """A launch advances the states of requests, and keeps some."""
         reads, writes = [], []
         for (stay, req, start, stop), keeps in zip(moves, kept, strict=True):
             self._adopt_states(stay, req)
@@ -81,7 +81,7 @@ class States(Storage):
         return Use(pool=STATES, pages=[slot], labels=[label], holder=stay.name)
 
     def _label(self, stay: Stay, tokens: list[int], position: int) -> str:
-        """The label of the state after so many tokens; one that was emitted before the last token was known stays."""
+        """The label of the state after so many tokens. A label from before the last token was known stays the same."""
         if stay.state is not None and stay.state[0] == position:
             return stay.state[1]
         page, further = divmod(position, self._size)

@@ -1,6 +1,6 @@
-"""Hooks into SGLang's host tier: what is written to the host and loaded back, by whom, and until when.
+"""Hooks into SGLang's host tier: writes to the host and loads from it, with their holders.
 
-A transfer is a holder of its own: it holds what it was given until it is acknowledged.
+A transfer is a separate holder: it holds its pages until it is acknowledged.
 """
 
 from typing import Any
@@ -37,7 +37,7 @@ class Transfers(Holders):
         self._publish_host(self._tree.node(named), planned=True)
 
     def _publish_host(self, node: Any, *, planned: bool) -> None:
-        """The pages that a node has on the host, and had not, are found by its names."""
+        """Publish the new host pages of a node under its names."""
         pages = [page for page in self._tree.host(node) if page not in self._keys[HOST]]
         if pages:
             names = self._tree.labels(node)

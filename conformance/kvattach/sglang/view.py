@@ -13,7 +13,7 @@ from kvattach.sglang.release import Release
 Ids = list[int]
 """Numbers of pages."""
 Space = tuple[str | None, str | None]
-"""The extra key and the salt of a key: pages with others are not found by it."""
+"""The extra key and the salt of a key: it does not match pages with other ones."""
 
 
 KV = "kv"
@@ -30,7 +30,7 @@ TREE = "tree"
 
 
 REMEMBERED = 100_000
-"""Namespaces whose first label is remembered, those used last; pages of one that is forgotten have other names."""
+"""The most namespaces with a remembered first label, the last used. Pages of a forgotten one have other names."""
 
 
 def space(key: Any) -> Space:
@@ -42,20 +42,20 @@ class Stay(Run):
     """A request while it has a row, or a session's slot between two turns."""
 
     def __init__(self, name: str, page_size: int, rid: str, whose: str = "") -> None:
-        """It has no pages yet. `rid` is empty for a slot."""
+        """Begin without pages. `rid` is empty for a slot."""
         super().__init__(name, page_size, whose)
         self.rid = rid
         self.said: list[int] = []
-        """Of a slot: the tokens of the turn before."""
+        """For a slot: the tokens of the previous turn."""
         self.run = name
-        """Of a slot: the name of that turn."""
+        """For a slot: the name of the previous turn."""
         self.pages: dict[str, Ids] = {}
-        """Pool -> what its table names; the table of pages has the request's name."""
+        """Pool -> the pages in its table; the table of pages has the request's name."""
         self.row = -1
         self.reads_from = 0
-        """The first page that layers with a window read at its last launch."""
+        """The first page that layers with a window read in its last launch."""
         self.state: tuple[int, str] | None = None
-        """How many tokens its recurrent state has seen after its last launch, and the name of that state."""
+        """The number of tokens that its recurrent state has seen after its last launch, and the label of that state."""
         self.images: dict[int, Seen] = {}
         """The places of its images and sounds."""
 
@@ -72,13 +72,13 @@ class Stay(Run):
 
 
 class Tree:
-    """One tree in Python, whichever kind the release has."""
+    """One tree in Python, of any kind that releases have."""
 
     opaque = False
-    """Whether the number of a node's locks is invisible."""
+    """Whether the number of locks of a node is invisible."""
 
     def __init__(self, release: Release, cache: Any, page_size: int, pictures: Pictures) -> None:
-        """A tree of pages of `page_size` tokens."""
+        """View a tree with pages of `page_size` tokens."""
         self._cache, self._size, self._pictures = cache, page_size, pictures
         kinds = release.component.ComponentType if release.unified else None
         self._full = kinds.FULL if kinds is not None else None
@@ -86,9 +86,9 @@ class Tree:
         if kinds is not None:
             self._components = {KV: kinds.FULL, WINDOW: kinds.SWA, STATES: kinds.MAMBA}
         self.pools = [KV]
-        """The pools of which its nodes have pages."""
+        """The pools with pages in its nodes."""
         self._whose: dict[Space, str] = {}
-        """Namespace of keys -> the first label of those who used it last (`kvattach.residency.foreign`)."""
+        """Namespace of keys -> the first label of its last user (`kvattach.residency.foreign`)."""
         if kinds is not None:
             self.pools += [WINDOW] * cache.supports_swa() + [STATES] * cache.supports_mamba()
 
@@ -105,7 +105,7 @@ class Tree:
         return self._whose.get(named, "")
 
     def node(self, named: Any) -> Any:
-        """The node that a release names: by a number, or as it is."""
+        """The node that a release gives, as a number or as an object."""
         return self._cache.tree_core.node_by_id(named) if isinstance(named, int) else named
 
     @property
@@ -130,7 +130,7 @@ class Tree:
             yield node
 
     def walk(self, key: Any, below: Any = None) -> Any:
-        """The node below another one, or the root, that a key ends at: children are looked up by part of a key."""
+        """The node at which a key ends, below another node or the root. Children are looked up by part of a key."""
         node = self.root if below is None else below
         while len(key):
             child = node.children.get(self._child_key(key))
@@ -141,40 +141,40 @@ class Tree:
         return node
 
     def _child_key(self, key: Any) -> Any:
-        """How a tree looks a child up; later releases ask the key itself."""
+        """The part of a key by which a tree looks up a child. In later releases the key itself returns it."""
         find = getattr(self._cache, "get_child_key_fn", None)
         return find(key) if find is not None else key.child_key(self._size)
 
     def _shared(self, one: Any, other: Any) -> int:
-        """How many tokens, in whole pages, two keys have in common."""
+        """The number of common tokens of two keys, in whole pages."""
         match = getattr(self._cache, "key_match_fn", None)
         return int(match(one, other) if match is not None else one.match(other, page_size=self._size))
 
     def device(self, node: Any, pool: str = KV) -> Ids:
-        """The pages of a pool on the device that a node has."""
+        """The pages of a node in a pool on the device."""
         value = node.value if self._full is None else node.component_data[self._components[pool]].value
         return self._of_pool(pool, value)
 
     def _of_pool(self, pool: str, value: Any) -> Ids:
-        """The pages of a node's value, which has slots; only slots of states are pages by themselves."""
+        """The pages of a node's value, which has slots. Only a slot of a state is itself a page."""
         if pool == STATES:
             return [] if value is None else list(value.tolist())
         return self.pages(value)
 
     def length(self, node: Any) -> int:
-        """The tokens of a node."""
+        """The number of tokens of a node."""
         return len(node.key)
 
     def host(self, node: Any) -> Ids:
-        """The pages that a node has on the host."""
+        """The pages of a node on the host."""
         return self.pages(node.host_value if self._full is None else node.component_data[self._full].host_value)
 
     def locks(self, node: Any, pool: str = KV) -> int:
-        """How often a node's pages of a pool are locked."""
+        """The number of locks on a node's pages of a pool."""
         return int(node.lock_ref if self._full is None else node.component_data[self._components[pool]].lock_ref)
 
     def labels(self, node: Any) -> list[str]:
-        """The names of a node's pages: what the tree says they hold. Kept with the node until it is split."""
+        """The names of a node's pages, by their tokens in the tree. They are kept with the node until it is split."""
         kept: tuple[int, list[str]] | None = getattr(node, "kvspec_labels", None)
         if kept is not None and kept[0] == len(node.key):
             return kept[1]
@@ -189,7 +189,7 @@ class Tree:
         return made
 
     def pages(self, indices: Any) -> Ids:
-        """The pages that slot indices, whole pages in order, are in; none for `None`."""
+        """The pages of slot indices, which are whole pages in order; none for `None`."""
         if indices is None:
             return []
         if self._size == 1:
@@ -211,7 +211,7 @@ class Tree:
 
 @dataclass(frozen=True)
 class Span:
-    """A node of which only its place on its path is known; in tokens."""
+    """A node with only its place on its path, in tokens."""
 
     id: int
     start: int
@@ -220,16 +220,16 @@ class Span:
 
 
 class OpaqueTree(Tree):
-    """A tree whose core is in Rust: nodes have numbers, paths have slots; how often they are locked is not seen."""
+    """A tree with its core in Rust: nodes have numbers, paths have slots, and the numbers of locks are invisible."""
 
     opaque = True
 
     def __init__(self, release: Release, cache: Any, page_size: int, pictures: Pictures) -> None:
-        """A tree of pages of `page_size` tokens, and nothing in it."""
+        """View an empty tree with pages of `page_size` tokens."""
         super().__init__(release, cache, page_size, pictures)
         self._core = cache.tree_core
         self._labels: list[str] = []
-        """The names of the pages that were inserted last, from the root on."""
+        """The names of the last inserted pages, from the root on."""
 
     def node(self, named: Any) -> Any:
         """The number itself."""
@@ -245,13 +245,13 @@ class OpaqueTree(Tree):
         return slice(node.path_start // self._size, node.path_end // self._size)
 
     def device(self, node: Span, pool: str = KV) -> Ids:
-        """The pages of a pool that a span has."""
+        """The pages of a span in a pool."""
         if pool == KV:
             return list(node.pages)
         return self._of_pool(pool, self._core.get_component_device_value(node.id, self._components[pool]))
 
     def length(self, node: Span) -> int:
-        """The tokens of a span."""
+        """The number of tokens of a span."""
         return node.stop - node.start
 
     def locks(self, node: Span, pool: str = KV) -> int:
@@ -259,7 +259,7 @@ class OpaqueTree(Tree):
         return 0
 
     def labels(self, node: Span) -> list[str]:
-        """The names of a span's pages, after an insert that has gone over it."""
+        """The names of a span's pages, after an insert that covers it."""
         return self._labels[node.start // self._size : node.stop // self._size]
 
     def inserted(self, named: Any, key: Any, names: dict[int, str]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""vLLM's block pools: the observed state of each, and reference counts of blocks that emit their changes."""
+"""vLLM's block pools: the observed state of each, and reference counts that emit their changes."""
 
 from typing import Any, Protocol
 
@@ -7,21 +7,21 @@ from kvattach.vllm.residency import POOL
 
 
 class Books:
-    """One block pool, as its blocks show it."""
+    """The observed state of one block pool."""
 
     def __init__(self) -> None:
-        """It emits no event before it belongs to a scheduler."""
+        """Begin without events, until the pool belongs to a scheduler."""
         self.name = POOL
         self.pool: Any = None
         self.observed = False
         self.taking = False
         self.touched: dict[int, int] = {}
-        """References of the pages whose count changed since the last `count`."""
+        """Page with changes since the last `count` -> its references."""
         self.inserted: list[tuple[Any, int]] = []
 
 
 class Attached(Protocol):
-    """The part of the scheduler's hooks that receives changes."""
+    """The part of the scheduler's hooks that receives the changes."""
 
     hooks: Hooks
 
@@ -35,7 +35,7 @@ class Attached(Protocol):
 
 
 def books_of(owner: Any) -> Books:
-    """The books of a pool, or of its map of names; those of a map without a pool belong to no scheduler."""
+    """The books of a pool, or of its map of names. The books of a map without a pool belong to no scheduler."""
     books: Books | None = vars(owner).get("_kvspec")
     if books is None:
         books = owner._kvspec = Books()
@@ -45,7 +45,7 @@ def books_of(owner: Any) -> Books:
 def counted(block: Any, attached: Attached) -> property:
     """The reference count of the class of blocks, which emits its changes.
 
-    The class itself stays as it is: the engine's own code, and its tests, ask what an object is an instance of.
+    The class itself is not replaced: the engine's own code and its tests check the types of objects.
 
     Raises:
         AttributeError: the class has no slot for it.

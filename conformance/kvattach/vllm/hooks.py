@@ -1,8 +1,8 @@
 """Hooks into vLLM: memory events of its block pool, its scheduler and its KV connector.
 
-Events are effects and not intentions: a block's `ref_cnt` becomes a property that emits its changes, the map of hashes
+Events are effects, not intentions: a block's `ref_cnt` becomes a property that emits its changes, the map of hashes
 emits insertions and removals, and tables are those that the workers get. The scheduler's functions only show for which
-request they work.
+request they act.
 
 A launch is one `schedule()` that schedules tokens: it is queued when that returns, and seen complete when
 `update_from_output` gets its output.
@@ -35,7 +35,7 @@ from kvspec.memory.events import (
 )
 
 ENGINE = "engine"
-"""The holder of a page that is allocated for no known request."""
+"""The holder of a page that is allocated without a known request."""
 DEFERRED = "deferred frees"
 COPIES = "copies"
 
@@ -44,10 +44,10 @@ class Attached:
     """Emits the events of one scheduler of this process, from its creation on."""
 
     def __init__(self, trace: Trace, stream: Any = None, event: Any = None, *, chunks: bool = False) -> None:
-        """Install the hooks; vLLM's modules are imported now.
+        """Install the hooks, and import vLLM's modules.
 
-        With the classes of streams and events the hooks observe vLLM's own offloading to the CPU, too; `chunks` adds
-        that of `kv_offload`.
+        With the classes of streams and events the hooks also observe vLLM's own offloading to the CPU; `chunks` adds
+        `kv_offload`.
         """
         import vllm.v1.core.block_pool as block_pool
         import vllm.v1.core.kv_cache_manager as manager
@@ -65,7 +65,7 @@ class Attached:
         self._manager: Any = None
         self._managers: Any = ()
         self._copying: dict[int, int] = {}
-        """KV cache group -> how many of its copies are known."""
+        """KV cache group -> the number of its known copies."""
         self._launches = Launches(self)
         self._nixl = Nixl(self, self._launches.queue_behind)
         self._routers = Routers(self)
@@ -96,16 +96,16 @@ class Attached:
             hooks.watch(scheduler, name)
         self._offload: Offload | None = None
         self._sides: list[Side] = []
-        """Kinds of offloading that are observed."""
+        """The observed kinds of offloading."""
         self._side: Side | None = None
-        """The one that this scheduler has."""
+        """The kind that this scheduler has."""
         self._streams = None if stream is None else Streams(hooks, stream, event)
         if self._streams is not None:
             self._offload = Offload(self, self._streams)
             self._sides = [self._offload, *([Chunks(self, self._streams)] if chunks else [])]
 
     def _hook_pool(self, pool: Any, names: Any) -> None:
-        """Hear of the pages that a block pool hands out, and of the names under which it finds them."""
+        """Observe the pages that a block pool allocates, and their names."""
         hooks = self.hooks
         hooks.hook(pool, "__init__", after=self._pool_made)
         hooks.hook(pool, "get_new_blocks", before=self._takes, after=self._taken)
@@ -130,7 +130,7 @@ class Attached:
     # Holders
 
     def within(self, owner: Any, name: str, who: Callable[..., str], after: Callable[[], None] | None = None) -> None:
-        """While a function runs, and `after` it, references change for the one that `who(*arguments)` names."""
+        """While a function runs, and in `after`, references change for the holder that `who(*arguments)` returns."""
         original = getattr(owner, name)
 
         def within(*args: Any, **kwargs: Any) -> Any:
@@ -138,7 +138,7 @@ class Attached:
             try:
                 self._who = who(*args, **kwargs)
             except Exception:
-                # Raised again under guard, which ends the trace; the engine goes on.
+                # The error is raised again under guard, which ends the trace. The engine continues.
                 self._who = self.hooks.guarded(who, *args, **kwargs) or ENGINE
             try:
                 answer = original(*args, **kwargs)
@@ -151,7 +151,7 @@ class Attached:
         self.hooks.set(owner, name, within)
 
     def owns(self, scheduler: Any) -> bool:
-        """Whether a scheduler is the last that was made, with the memory it had then."""
+        """Whether a scheduler is the newest one, with its original memory."""
         return scheduler is self._scheduler and scheduler.kv_cache_manager is self._manager
 
     def _allocates(self, manager: Any, request: Any, *_: Any, **__: Any) -> str:
@@ -201,7 +201,7 @@ class Attached:
         books_of(pool).taking = False
 
     def counted(self, books: Books, block: Any, before: int, references: int) -> None:
-        """A block's count changed: references were added or removed for the holder at work."""
+        """A block's count changed: references were added or removed for the acting holder."""
         if block.is_null:
             return
         books.touched[block.block_id] = references
@@ -240,7 +240,7 @@ class Attached:
             self.emit(Drop(books.name, [block.block_id], [named(key)]))
 
     def _cached(self, _: None, __: None, pool: Any, *___: Any, **more: Any) -> None:
-        """Full blocks were published: what their names promise is what the request's tokens say."""
+        """Full blocks were published: the request's tokens give the content that their names promise."""
         if books_of(pool) is not self._books:
             return
         run = self.runs.get(more["request"].request_id)
@@ -250,7 +250,7 @@ class Attached:
         self._publish(self._books, lambda page: None if run is None else run.label(group, place[page]), 0)
 
     def _cached_in_part(self, _: None, __: Any, pool: Any, *___: Any, **more: Any) -> None:
-        """A block was published that a prompt ends in: its first tokens can be found."""
+        """The partial last block of a prompt was published: requests can hit its first tokens."""
         if books_of(pool) is not self._books:
             return
         tokens, request = more["num_tokens"], more["request"]
@@ -266,7 +266,7 @@ class Attached:
             self._publish(self._books, lambda _: None, 0)
 
     def _publish(self, books: Books, label: Callable[[int], str | None], slots: int) -> None:
-        """Emit the insertions into the map of hashes since the last time."""
+        """Emit the insertions into the map of hashes since the last call."""
         self._copied()
         inserted, books.inserted = books.inserted, []
         planned = self._launches.planning
@@ -301,7 +301,7 @@ class Attached:
         self._scheduler, self._manager = scheduler, scheduler.kv_cache_manager
         coordinator = self._manager.coordinator
         managers = coordinator.single_type_managers
-        # Only where blocks are hit in part are there copies.
+        # Copies exist only with partial hits of blocks.
         self._managers = managers if getattr(coordinator, "enable_partial_hash_hits", False) else ()
         self._pool = self._manager.block_pool
         self._books = books_of(self._pool)
@@ -329,12 +329,12 @@ class Attached:
         self._launches.start(scheduler, observed=self._side is not None or host is not None)
 
     def _host_tier(self, scheduler: Any) -> dict[str, str]:
-        """The tier and the pool of what vLLM's own offloading has on the host; before 0.30.0 it announces none."""
+        """The tier and pool of vLLM's own offloading on the host; before 0.30.0 it makes no announcements."""
         announced = self._host is not None and hasattr(scheduler.connector.scheduler_manager, "kv_event_medium")
         return {scheduler.connector.scheduler_manager.kv_event_medium: HOST} if announced else {}
 
     def _count_tokens(self, request_class: Any) -> None:
-        """Emit what a new token makes known. This runs for each token of each request, so it does nothing else."""
+        """Emit the labels that a new token makes known. This runs for each token of a request, so it does no more."""
         append, runs, guarded = request_class.append_output_token_ids, self.runs, self.hooks.guarded
 
         def appended(request: Any, *args: Any, **kwargs: Any) -> Any:
@@ -350,7 +350,7 @@ class Attached:
         self.emit(*run.grown())
 
     def _turn_begins(self, before: list[int], _: None, scheduler: Any, session: Any, *__: Any) -> None:
-        """A session goes on: another holder gets what is there, and the last token may be another one."""
+        """A session continues: a new holder gets its pages, and its last token may have changed."""
         old = self.runs.pop(session.request_id, None) if self.owns(scheduler) else None
         if old is not None:
             new = self._run(session)
@@ -358,7 +358,7 @@ class Attached:
             self.emit(*gone, *new.follows(old, before))
 
     def _deferred(self, _: None, blocks: Any, manager: Any, request: Any) -> None:
-        """A run ends, but its pages are given back only when what is in flight is done."""
+        """A run ends, but its pages are freed only when the operations in flight are done."""
         if manager is not self._manager:
             return
         pages = [block.block_id for block in blocks if not block.is_null]
@@ -367,19 +367,19 @@ class Attached:
         self._leaves(request.request_id)
 
     def _copied(self) -> None:
-        """A page that is hit in part is copied before the next pass; until then, both ends are kept for the copy."""
+        """A partially hit page is copied before the next pass. Until then both ends are kept for the copy."""
         for group in self._managers:
             pairs = group._pending_cow_copies
             copied = self._copying.get(group.kv_cache_group_id, 0)
             for source, target in pairs[copied:]:
                 self._launches.copy(source.block_id, target.block_id, self._named_slots(group, source, target))
                 ends: list[Any] = [source.block_id, target.block_id]
-                # They are only kept from being handed out: a recurrent state moves on in the source behind its copy.
+                # They are only kept from allocation: a recurrent state advances in the source after its copy.
                 self.emit(Share(COPIES, POOL, ends, pin=True), Release(self._who, POOL, ends))
             self._copying[group.kv_cache_group_id] = len(pairs)
 
     def _named_slots(self, manager: Any, *ends: Any) -> int:
-        """How many slots of a page that is copied are of use: those that its name promises; 0: all."""
+        """The number of slots of a copied page that count: those that its name promises; 0: all."""
         group = self.groups[manager.kv_cache_group_id]
         tokens = next((known for end in ends if (known := getattr(end, "block_hash_num_tokens", None))), 0)
         return 0 if group.state else tokens % group.size
@@ -390,7 +390,7 @@ class Attached:
                 self.emit(Transfer(COPIES, DEFERRED, POOL, [block.block_id for block in blocks]))
 
     def idle(self, scheduler: Any) -> None:
-        """If no request is left, only what waits for a launch may hold anything."""
+        """If no request is left, only holders that wait for a launch may hold anything."""
         if not scheduler.requests:
             keepers = [DEFERRED, COPIES] if getattr(scheduler, "deferred_frees", ()) else []
             if self._side is not None:

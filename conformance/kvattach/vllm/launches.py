@@ -1,4 +1,4 @@
-"""Launches and transfers of vLLM: what is queued when `schedule()` returns, and what `update_from_output` ends."""
+"""Launches and transfers of vLLM: `schedule()` queues them, and `update_from_output` ends them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -36,7 +36,7 @@ class Attached(Protocol):
         ...
 
     def idle(self, scheduler: Any) -> None:
-        """If no request is left, only what waits for a launch may hold anything."""
+        """If no request is left, only holders that wait for a launch may hold anything."""
         ...
 
 
@@ -46,7 +46,7 @@ class Launch:
 
     id: str
     runs: dict[str, tuple[Run, int, int, bool]]
-    """Request -> its run, the first token that may be written, how many drafts there are, whether it gets a token."""
+    """Request -> its run, the first token that may be written, the number of drafts, whether it gets a token."""
     loads: list["Load"] = field(default_factory=list)
     """Loads that are part of the step."""
     behind: list[str] = field(default_factory=list)
@@ -55,7 +55,7 @@ class Launch:
 
 @dataclass
 class Load:
-    """Tokens that a connector brings from elsewhere, into the pages of one run."""
+    """Tokens that a connector loads into the pages of one run."""
 
     id: str
     run: Run
@@ -75,39 +75,39 @@ class Launches:
     """The scheduler's launches, and its connector's transfers."""
 
     def __init__(self, attached: Attached) -> None:
-        """Nothing is in flight."""
+        """Begin with nothing in flight."""
         self._attached = attached
         self.planning = False
-        """Whether what is published now is still to be written."""
+        """Whether pages are now published before they are written."""
         self._numbers = 0
         self._copied: set[int] = set()
-        """Pages that are copied into before the next pass."""
+        """Targets of copies before the next pass."""
         self._flying: dict[int, Launch] = {}
-        """By the identity of the scheduler's output."""
+        """Identity of the scheduler's output -> its launch."""
         self._asked: dict[str, tuple[int, bool]] = {}
-        """Request -> where the tokens begin that its connector can load, and whether they come later."""
+        """Request -> the first token that its connector can load, and whether the load is asynchronous."""
         self._starting: list[Load] = []
         self._loads: dict[str, Load] = {}
-        """Loads on their way, by request."""
+        """Request -> its load in flight."""
         self._sends: dict[str, str] = {}
         self._states = States()
         self._unmoved: tuple[Launch, list[Use | None], list[Use | None]] | None = None
-        """A pass that is queued when it is known which drafts are accepted."""
+        """A pass that is queued when its accepted drafts are known."""
         self._flat = False
-        """Whether a token's slot in a table is its position, and no group is of states or built again behind a hit."""
+        """Whether a token's slot in a table is its position, and no group has states or is rebuilt after a hit."""
         self._rebuilt = 0
-        """Tokens of a hit that are computed again, for the groups that are not cached."""
+        """The number of tokens of a hit that are recomputed, for the groups that are not cached."""
         self._connector: Any = None
 
     def hook(self, scheduler: Any) -> None:
-        """Hook what schedules, and what gets results."""
+        """Hook the functions that schedule and that get results."""
         hooks = self._attached.hooks
         hooks.hook(scheduler, "schedule", before=self._schedules, after=self._scheduled)
         hooks.hook(scheduler, "update_from_output", before=self._completed, after=self._updated)
         hooks.hook(scheduler, "_update_from_kv_xfer_finished", before=self._transferred)
 
     def start(self, scheduler: Any, observed: bool) -> None:
-        """A new scheduler: nothing is in flight, and its connector is one of its own.
+        """A new scheduler was made, with its own connector. Nothing is in flight.
 
         The events of a connector with `observed` copies are emitted elsewhere.
         """
@@ -156,7 +156,7 @@ class Launches:
             start, stop = computed[name], computed[name] + tokens
             samples, known = not run.request.is_prefill_chunk, len(run.request._all_token_ids) + run.sampling
             if self._flat and not (drafted or lookahead or run.drafts):
-                # Nearly all passes take this path. It makes no call for each group, since each request pays for it.
+                # Nearly all passes take this path. It makes no call per group, since each request would pay for it.
                 launch.runs[name] = run, start, 0, samples
                 run.sampling += samples
                 if stop > known:
@@ -185,7 +185,7 @@ class Launches:
                 elif not moves:
                     states.append(run.states(group, start, end, known))
             run.drafts += drafts
-        if moves:  # a driver will say which drafts are accepted
+        if moves:  # a driver will report the accepted drafts
             scheduler.kvspec_moved, self._unmoved = self._moved, (launch, reads, writes)
         else:
             self._queue(launch, reads, writes, states)
@@ -195,7 +195,7 @@ class Launches:
     def _queue(
         self, launch: Launch, reads: list[Use | None], writes: list[Use | None], states: list[tuple[Use | None, Use]]
     ) -> None:
-        """The pass is queued behind what it does to recurrent states."""
+        """Queue the pass after its effects on recurrent states."""
         if states:
             uses = [read for read, _ in states if read], [write for _, write in states]
             self._attached.emit(Begin(f"{launch.id} states", STREAM, *uses, reads_own_writes=False, at="states"))
@@ -204,7 +204,7 @@ class Launches:
             self._attached.emit(Begin(launch.id, STREAM, *uses, at="schedule"))
 
     def _moved(self, moves: Mapping[str, Move]) -> None:
-        """A driver knows which drafts of the scheduled pass are accepted: with that its states are known."""
+        """A driver reports the accepted drafts of the scheduled pass: with them its states are known."""
         assert self._unmoved is not None
         launch, reads, writes = self._unmoved
         self._unmoved = None
@@ -219,7 +219,7 @@ class Launches:
         self._queue(launch, reads, writes, [])
 
     def _start_loads(self, launch: Launch) -> None:
-        """Loads that were asked for are queued; those that are not asynchronous belong to the launch."""
+        """Queue requested loads. Synchronous ones belong to the launch."""
         for load in self._starting:
             self._attached.emit(Begin(load.id, None if load.asynchronous else STREAM, [], load.uses, at="load"))
             if load.asynchronous:
@@ -229,7 +229,7 @@ class Launches:
         self._starting = []
 
     def _writes(self, scheduler: Any, run: Run, group: Group, start: int, stop: int, drafts: int) -> list[Use | None]:
-        """The tokens of a pass. Behind drafts in flight its place is not known; a drafter may write further."""
+        """The writes of a pass. After drafts in flight its position is not known; a drafter may write further."""
         if not (run.drafts or drafts or scheduler.num_lookahead_tokens):
             return [run.writes(group, start, stop)]
         further = stop + scheduler.num_lookahead_tokens
@@ -246,7 +246,7 @@ class Launches:
         return max(start, min(stop, hit))
 
     def _of_no_token(self, scheduler: Any, run: Run, start: int, stop: int) -> list[Use | None]:
-        """The writes of a pass at positions that have no token, and for which no launch in flight samples one."""
+        """The writes of a pass at positions without a token, for which no launch in flight samples one."""
         uses: list[Use | None] = []
         rows = scheduler.kv_cache_manager.get_block_ids(run.request.request_id)
         for group, row in zip(self._attached.groups, rows, strict=True):
@@ -259,7 +259,7 @@ class Launches:
         return uses
 
     def _rows(self, output: Any) -> dict[str, int]:
-        """Emit the tables as the workers get them; the position at which each request's pass begins."""
+        """Emit the tables that the workers get. Returns the position at which each request's pass begins."""
         attached, computed = self._attached, {}
         for new in output.scheduled_new_reqs:
             run = attached.runs[new.req_id]
@@ -286,8 +286,9 @@ class Launches:
                 self._attached.emit(run.mapped(group, more))
 
     def _zeros(self, id: str, output: Any) -> None:
-        """Pages that are cleared before the pass, on its stream."""
-        # Targets of copies are cleared before, and pages freed in the same step have no holder: both are left out.
+        """Emit the clearing of pages before the pass, on its stream."""
+        # Targets of copies are cleared earlier, and pages that are freed in the same step have no holder: both are left
+        # out.
         cleared = getattr(output, "new_block_ids_to_zero", None) or ()
         zeros = [page for page in cleared if page not in self._copied and self._attached.in_use(page)]
         self._copied.clear()
@@ -296,13 +297,13 @@ class Launches:
             self._attached.emit(Begin(f"{id} zeros", STREAM, [], [use], at="zero"))
 
     def copy(self, source: int, target: int, slots: int) -> None:
-        """The first slots of a page, or all (0), are copied before the pass that is being scheduled, on its stream."""
+        """The first slots of a page, or all (0), are copied before the next scheduled pass, on its stream."""
         self._copied.add(target)
         uses = Use(pool=POOL, pages=[source], stop=slots), Use(pool=POOL, pages=[target], stop=slots)
         self._attached.emit(Begin(f"step {self._numbers + 1} copy {target}", STREAM, copies=[uses], at="copy"))
 
     def queue_behind(self, begun: Begin) -> None:
-        """An operation is queued behind the last pass. The host waits for what is sampled after both."""
+        """An operation is queued after the last pass. The host waits for the sampling after both."""
         self._attached.emit(begun)
         if self._flying:
             self._flying[next(reversed(self._flying))].behind.append(str(begun.id))
@@ -350,7 +351,7 @@ class Launches:
         self._asked[request.request_id] = num_computed_tokens, bool(answer[1])
 
     def _loads_next(self, request: Any, blocks: Any, num_external_tokens: int, *_: Any) -> None:
-        """Pages are there for tokens that the connector brings: they are on their way from the next output on."""
+        """Pages are allocated for tokens that the connector loads. The load begins with the next output."""
         asked = self._asked.pop(request.request_id, None)
         run = self._attached.runs.get(request.request_id)
         if asked is None or run is None or not num_external_tokens:
@@ -374,7 +375,7 @@ class Launches:
         self._starting.append(Load(f"load {run.name}", run, uses, asynchronous))
 
     def _finished(self, _: None, answer: tuple[bool, Any], request: Any, block_ids: Any, *__: Any) -> None:
-        """A finished request's pages are sent away, and held until that is done."""
+        """A finished request's pages are sent, and held until then."""
         run = self._attached.runs.get(request.request_id)
         if not answer[0] or run is None or request.request_id in self._sends:
             return
@@ -386,7 +387,7 @@ class Launches:
         self._attached.emit(Begin(f"send {run.name}", None, [use for use in uses if use], at="request_finished"))
 
     def _transferred(self, scheduler: Any, output: Any) -> None:
-        """Transfers that the workers say are done."""
+        """End the transfers that the workers report as done."""
         if not self._attached.owns(scheduler):
             return
         for name in output.finished_recving or ():

@@ -1,9 +1,8 @@
 """Hooks into vLLM's own offloading to the CPU (`simple_kv_offload`): the pool on the host, and copies on their streams.
 
 The host's pool is a `BlockPool` like the device's, and emits its events in the same way. Its pages are published when a
-store is known to be complete, under the key of the device's page and with the same label. A copy is emitted when it
-is queued on its stream, which a thread does some time after the request; its order follows from its stream and its
-events.
+store is known to be complete, under the key of the device's page and with the same label. A copy is emitted when a
+thread queues it on its stream, some time after the request. Its order follows from its stream and its events.
 """
 
 from collections.abc import Callable
@@ -26,7 +25,7 @@ WORKING = (
     "request_finished_all_groups",
     "reset",
 )
-"""Functions of the offloading in the scheduler; older releases lack some of them."""
+"""The scheduler's functions for offloading; older releases lack some of them."""
 TRANSFERS = (
     "_reqs_to_load",
     "_abandoned_reqs_to_load",
@@ -34,7 +33,7 @@ TRANSFERS = (
     "_abandoned_store_event_to_blocks",
     "_pending_finished_stores",
 )
-"""Its attributes that hold transfers in flight."""
+"""The scheduler's attributes with transfers in flight."""
 
 
 class Attached(Protocol):
@@ -57,15 +56,15 @@ class Side:
     """The common part of all kinds of offloading: a pool on the host, and copies on streams."""
 
     def __init__(self, attached: Attached, streams: Streams) -> None:
-        """Nothing is observed."""
+        """Begin without an observed pool."""
         self._attached, self._streams = attached, streams
 
     def of(self, connector: Any) -> Any:
-        """The manager of the pool of a connector of this kind; `None` if it is of another kind."""
+        """The manager of the pool of a connector of this kind; `None` for other kinds."""
         raise NotImplementedError
 
     def start(self, manager: Any, device: Any, size: int) -> Pool:
-        """A new scheduler: nothing is on its way. `device` is the block pool there, and pages have `size` slots."""
+        """A new scheduler was made: nothing is in flight. `device` is its block pool; pages have `size` slots."""
         raise NotImplementedError
 
     @property
@@ -74,11 +73,11 @@ class Side:
         raise NotImplementedError
 
     def more_pools(self) -> dict[str, Pool]:
-        """Pools besides that of the host; each keeps its content."""
+        """Pools besides that of the host, which keep their content."""
         return {}
 
     def figures(self) -> list[Count]:
-        """The engine's own figures, if the host's pool is not one of blocks."""
+        """The engine's own figures, if the host's pool is not a block pool."""
         return []
 
     def emit(self, event: Any) -> None:
@@ -107,7 +106,7 @@ class Offload(Side):
         self._manager: Any = None
         self._backend: Any = None
         self._promised: dict[Any, tuple[str | None, int]] = {}
-        """Key -> the label that it promises, and for how many slots of a page."""
+        """Key -> the label that it promises, and the number of promised slots of a page."""
         self._extents: dict[tuple[str, int], int] = {}
         """Page -> the number of its slots that are copied: those that its names promise."""
         hooks = attached.hooks
@@ -122,7 +121,7 @@ class Offload(Side):
         return getattr(connector, "scheduler_manager", None)
 
     def start(self, manager: Any, device: Any, size: int) -> Pool:
-        """A new scheduler: nothing is on its way."""
+        """A new scheduler was made: nothing is in flight."""
         self._promised.clear()
         self._streams.clear(self._torch.cuda)
         self._manager, self._pools = manager, {POOL: device, HOST: manager.cpu_block_pool}
@@ -130,9 +129,9 @@ class Offload(Side):
         return Pool(page_size=size, num_pages=manager.cpu_block_pool.num_gpu_blocks, first_page=0, padding=[0])
 
     def promised(self, key: Any, label: str | None, slots: int, group: Group) -> None:
-        """A page of the device is named: a copy of it on the host will be found by the same key.
+        """A page of the device is named: its copy on the host will have the same key.
 
-        A page of a state is copied as a whole. A name that moves to another page keeps its label.
+        A page of a state is copied whole. A name that moves to another page keeps its label.
         """
         if label is not None or key not in self._promised:
             self._promised[key] = label, group.page_size if group.state else slots or group.page_size
@@ -153,7 +152,7 @@ class Offload(Side):
         self._backend = backend
 
     def _asked(self, _: Any, sources: list[int], __: Any, is_store: bool, *___: Any, **____: Any) -> None:
-        """Note the names of requested copies now: they may be gone when the copies are queued."""
+        """Note the names of requested copies now: they may be dropped before the copies are queued."""
         side = POOL if is_store else HOST
         for page in sources:
             self._extents[side, page] = self._extent(self._pools[side], page)
@@ -164,7 +163,7 @@ class Offload(Side):
         return max(slots, default=0)
 
     def _copies(self, sources: list[int], targets: list[int], params: Any) -> None:
-        """An operation on its stream copies pages in one direction."""
+        """Emit a copy of pages in one direction, on its stream."""
         is_store = params is self._backend._store_params
         sides = (POOL, HOST) if is_store else (HOST, POOL)
         copies = []

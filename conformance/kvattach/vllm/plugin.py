@@ -1,4 +1,4 @@
-"""The plugin that vLLM loads in each of its processes, by the entry point `vllm.general_plugins`."""
+"""The plugin that vLLM loads in all its processes, by the entry point `vllm.general_plugins`."""
 
 import importlib
 from collections import Counter
@@ -16,7 +16,7 @@ def register() -> None:
 
 
 def attach(trace: Trace) -> None:
-    """Install the hooks into vLLM, whose scheduler has been imported."""
+    """Install the hooks into vLLM, after its scheduler has been imported."""
     hooks = Attached(trace).hooks
     still = Standstill(hooks)
 
@@ -28,7 +28,7 @@ def attach(trace: Trace) -> None:
 
 
 def who_waits(scheduler: Any) -> str:
-    """In which states requests wait, and how many blocks are free; empty if none waits."""
+    """The states of waiting requests, and the number of free blocks, in words; empty if none waits."""
     states = Counter(one.status.name for one in scheduler.requests.values() if not one.is_finished())
     if not states:
         return ""

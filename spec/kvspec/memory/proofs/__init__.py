@@ -1,10 +1,12 @@
 """Proofs of the memory model, and of the memory events of each operation, for any size.
 
-terms numbers and formulas: z3's, or plain ones when tests compare the same text with the checker page one page: the
-effect of each event, whether it is forbidden, and the invariants pool a pool and the policy above it, and the
-invariants between the two steps events over sets of pages, and the policy's state after them operations operations as
-lists of steps, in tables books requests, sessions, records and rows, and their invariants moves operations as changes
-of the books
+terms       numbers and formulas: z3's, or plain ones when tests compare the same text with the checker
+page        one page: the effect of each event, whether it is forbidden, and the invariants
+pool        a pool and the policy above it, and the invariants between the two
+steps       events over sets of pages, and the policy's state after them
+operations  operations as lists of steps, in tables
+books       requests, sessions, records and rows, and their invariants
+moves       operations as changes of the books
 
 `kvspec prove` has z3 prove all of it: each event keeps `page.INVARIANTS`; each step is allowed and keeps
 `pool.INVARIANTS`, if these and the step's preconditions held before; and each operation's list fulfils the
