@@ -5,6 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from kvconform.findings.wording import counted
 from kvconform.signals import until_interrupted
 from kvlab.drives import CheckedTrace, Trial, drive_trial
 from kvlab.injection import NotInjected, chosen
@@ -32,19 +33,21 @@ def trial_of(engine: str, folder: Path | None) -> Trial:
 def drive(
     console: Console, trial: Trial, runs: int, *, without_known: bool, seed: int = 0, events: int | None = None
 ) -> int:
-    """Drive an engine on random requests and print the findings; 1 if there are any."""
+    """Drive an engine on random requests and print the findings, with known issues that show so; 1 if there are any."""
     checked = CheckedTrace()
     with until_interrupted():
         drive_trial(trial, range(seed, seed + runs), fixed=without_known, events=events, checked=checked)
     kinds = checked.kinds()
-    sums = f"{checked.events:,} events, {len(checked.pairs.reached):,} pairs, {kinds.total():,} findings"
+    sums = f"{checked.events:,} events, {len(checked.pairs.reached):,} pairs, {counted(kinds.total(), 'finding')}"
     if more := len(checked.found) - kinds.total():
         sums += f" and {more:,} that follow from them"
     console.print(f"{trial.name}: {sums}, seeds from {seed}")
     for (code, pool, at), times in kinds.most_common():
         kind = code, pool, at
         event, finding = next((n, f) for n, f in checked.found if (f.code, f.pool or "", f.at or "") == kind)
-        console.print(f"  {code} ({times:,}), first at event {event:,}: {describe(finding)}", markup=False)
+        known = next((one.issue.id for one in trial.known if one.issue.specific and one.issue.fits(finding)), "")
+        issue = f" (as in known issue {known})" if known else ""
+        console.print(f"  {code} ({times:,}), first at event {event:,}: {describe(finding)}{issue}", markup=False)
     return 1 if checked.found else 0
 
 
