@@ -1,4 +1,4 @@
-"""The fast memory checker: intervals and vector clocks in place of slots and a graph.
+"""The fast memory checker: intervals and vector clocks instead of slots and a graph.
 
 It makes the findings of the plain checker in `kvspec.memory`, at a cost that follows the changes of each event. Read
 in this order: `flights` (operations in flight and their uses), `clocks` (the order of two uses), `decisions` (those of
@@ -54,7 +54,7 @@ class Checker:
     """Checks the memory events of one engine."""
 
     def __init__(self, pools: Mapping[str, Pool]) -> None:
-        """Pools in which everything is free.
+        """Begin with free pools.
 
         Raises:
             Malformed: a pool's sizes make no sense.
@@ -62,10 +62,10 @@ class Checker:
         self.state = State(dict(pools))
 
     def step(self, event: Event) -> list[Finding]:
-        """Check one event and apply it; its findings, most often none.
+        """Check one event and apply it. Returns its findings, usually none.
 
         Raises:
-            Malformed: no engine can mean this.
+            Malformed: the event makes no sense for any engine.
         """
         state = self.state
         state.event += 1
@@ -77,7 +77,7 @@ class Checker:
         return found
 
     def names(self, pool: str) -> dict[str, Page]:
-        """Each name under which a page of a pool is published, and the page."""
+        """Name -> the page of a pool that is published under it."""
         return {key: page for page, found in self.state.pools[pool].pages.items() for key in found.keys}
 
     @property

@@ -1,7 +1,7 @@
-"""Operations that each add one slot to the same tables, as decode steps do: they are counted, not checked one by one.
+"""Operations that each add one slot to the same tables, like decode steps, are counted and not checked one by one.
 
-If a stream has read all of a table and written its last slot, the next slot needs no check: `uses` then moves two
-numbers. Here these numbers move later, for many operations at once. Nothing else differs.
+If a stream has read a whole table and written its last slot, the next slot needs no check: `uses` then only advances
+two numbers. Here these numbers advance later, for many operations at once. Nothing else differs.
 """
 
 from kvcheck.finding import Writer
@@ -11,24 +11,24 @@ from kvspec.memory.events import OpId
 
 
 class Appending:
-    """Tables to which each operation of a stream adds one slot. The operation reads them and one other table wholly.
+    """Tables to which each operation of a stream adds one slot. The operation reads all of them and of one other table.
 
     The pages of a counted table stay with its holder: only an event of the holder, or one that breaks a rule, could
     release one. No other stream uses them.
     """
 
     def __init__(self, state: State, stream: str) -> None:
-        """None yet."""
+        """Begin without tables."""
         self._state, self._stream = state, stream
         self._tails: dict[str, tuple[Tail, int]] = {}
-        """Table -> where it is written on, and how many operations there were before it was admitted."""
+        """Table -> its tail, and the number of operations before it was admitted."""
         self._operations = 0
         self._last: Writer | None = None
 
     def admit(self, name: str, other: str, at: int) -> bool:
-        """Whether the next operation finds nothing new when it adds position `at`; if so, the table is counted.
+        """Whether the next operation needs no check when it adds position `at`. If so, the table is counted.
 
-        `other` is the table that it reads as far as the page of that position goes.
+        `other` is the table that it reads up to the end of the page of that position.
         """
         table, read = self._state.tables.get(name), self._state.tables.get(other)
         tail = None if table is None else table.tail
@@ -45,7 +45,7 @@ class Appending:
         return view is not None and view.low == 0 and stop <= view.high and not view.changed
 
     def count(self) -> None:
-        """One more operation has begun: all that it does to the tables here."""
+        """Count one more operation on these tables, which has begun."""
         self._add(self._state.clocks.streams[self._stream].flights[-1].by)
 
     def _add(self, operation: Writer) -> None:
@@ -66,7 +66,7 @@ class Appending:
         return True
 
     def leave(self, name: str) -> None:
-        """Write what operations did to a table, if it was counted; from now on it is not."""
+        """Apply the counted operations to a table, which is no longer counted."""
         if name in self._tails:
             tail, since = self._tails.pop(name)
             tail.view.high += self._operations - since

@@ -36,41 +36,41 @@ class Clocks:
     """The streams, what each host has seen, and the operations in flight: those that a host has not seen complete."""
 
     def __init__(self) -> None:
-        """Nothing is queued."""
+        """Begin without operations."""
         self.hosts: dict[str | None, Stream] = {}
-        """The hosts' own streams, by the names of the hosts."""
+        """Host -> its own stream."""
         self.streams: dict[str, Stream] = {}
-        """The others."""
+        """Name -> any other stream."""
         self._streams: list[Stream] = []
-        """All, by number."""
+        """All streams, by number."""
         self._messages: dict[str, Clock] = {}
-        """Message -> the moments that lie before its receipt."""
+        """Message -> the moments before its receipt."""
         self.flights: dict[OpId, Flight] = {}
         self.begun = 0
         self.latest = 0
-        """The largest name of an operation that is a number: one with a larger name was never begun."""
+        """The largest number that names an operation: operations with larger numbers were never begun."""
         self._latest_of: dict[str | None, int] = {}
-        """The same for names with a host before the number."""
+        """Host -> the same for names with this host before the number."""
         self.oldest = 1
-        """The number of the oldest operation in flight, or of the next one."""
+        """The number of the oldest operation in flight; if there is none, of the next operation."""
         self.flying: list[Flight] = []
         """The operations in flight, oldest first."""
         self._sorted = 0
         """The uses of operations up to this number are sorted."""
         self.users: dict[Hashable, Users] = {}
-        """Table, or page -> the operations in flight that use it, of those that are sorted."""
+        """Table or page -> the sorted operations in flight that use it."""
         self.writers: dict[Hashable, Users] = {}
-        """The same for those that write there."""
+        """Table or page -> the sorted operations in flight that write it."""
         self.ends_reported: set[str | None] = set()
         """Streams whose operations have reported ends; operations without a stream count as one."""
         self._seen: dict[tuple[str | None, OpId], int] = {}
-        """Host and operation -> the event that queued it, for operations that are complete because a later one is, and
-        whose own end that host may still report."""
+        """Host and operation -> the event that queued it. The operation is complete because a later one is; the host
+        may still report its end."""
         self._free: list[Stream] = []
-        """Streams of operations that have none: free again once every host has seen the last operation there."""
+        """Free streams for operations without a stream: every host has seen the last operation there."""
 
     def _host(self, name: str | None) -> Stream:
-        """A host's own stream. That of a new host is ordered after everything that all other hosts have seen."""
+        """A host's own stream. A new host's stream is ordered after everything that all other hosts have seen."""
         host = self.hosts.get(name)
         if host is None:
             if len(self.hosts) == HOSTS:
@@ -82,11 +82,11 @@ class Clocks:
         return host
 
     def has_seen(self, name: str | None, flight: Flight, part: str = "all") -> bool:
-        """Whether a host knows an operation to be complete, or to have read."""
+        """Whether a host knows that an operation is complete, or that it has read."""
         return moment(self._host(name).clock, flight.queue.index) >= flight.moment - (part == "reads")
 
     def in_flight(self, id: OpId, host: str | None) -> Flight | None:
-        """The operation of that name, if a host does not know it to be complete."""
+        """The operation with this name, unless the host knows that it is complete."""
         flight = self.flights.get(id)
         if len(self.hosts) == 1 and host in self.hosts:
             return flight
@@ -94,14 +94,14 @@ class Clocks:
         return None if flight is None or moment(seen, flight.queue.index) >= flight.moment else flight
 
     def was_begun(self, id: OpId) -> bool:
-        """Whether an operation was begun, as far as its name shows it."""
+        """Whether an operation was begun, as far as its name shows."""
         if isinstance(id, int):
             return id <= self.latest
         name = numbered(id, self.hosts)
         return name is None or name[1] <= self._latest_of.get(name[0], 0)
 
     def _stream(self, name: str, host: str | None) -> Stream:
-        """The stream that a host calls by this name."""
+        """The stream to which a host gives this name."""
         if name == HOST:
             return self._host(host)
         stream = self.streams.get(name)
@@ -168,7 +168,7 @@ class Clocks:
             stream.clock = clock
 
     def _has_rivals(self, stream: Stream) -> bool:
-        """Whether an operation in flight is not ordered before what a stream queues."""
+        """Whether some operation in flight is not ordered before the next operation of a stream."""
         flying = self.flying
         if len(flying) == len(stream.flights):
             stream.ordered = self.begun + 1
@@ -183,11 +183,11 @@ class Clocks:
         return False
 
     def _is_rival(self, stream: Stream, other: Flight) -> bool:
-        """Whether nothing orders an operation before what a stream queues."""
+        """Whether an operation is not ordered before the next operation of a stream."""
         return other.queue is not stream and other.moment > moment(stream.clock, other.queue.index)
 
     def pass_by(self, id: OpId, name: str) -> None:
-        """Queue an operation and see it complete while nothing else is in flight: `begin` and `end` in one call."""
+        """Queue an operation and see it complete, with nothing else in flight: `begin` and `end` in one call."""
         stream, (host,) = self._stream(name, None), self.hosts.values()
         self._see_host(stream, host)
         stream.last += 2
@@ -203,7 +203,7 @@ class Clocks:
             self._seen.pop((one, id), None)
 
     def sort_all(self) -> None:
-        """Sort the uses of operations in flight. Only an operation that has rivals or failed needs it: most do not."""
+        """Sort the uses of operations in flight. Only an operation with rivals, or a failed one, needs this."""
         for flight in self.flying[bisect_right(self.flying, self._sorted, key=_NUMBER) :]:
             self.sort(flight)
         self._sorted = self.begun
@@ -222,7 +222,7 @@ class Clocks:
         flight.uses.clear()
 
     def rivals_at(self, flight: Flight, place: Hashable, first: int, last: int, *, writing: bool) -> Iterable[Flight]:
-        """Rivals of an operation that use a table or page, or write there, the oldest first: all that do in a span."""
+        """An operation's rivals that use, or write, positions of a table or page in a span, the oldest first."""
         found, there = [], (self.writers if writing else self.users).get(place)
         for users in there.near(first, last) if there else ():
             stream = users[-1].queue
@@ -236,7 +236,7 @@ class Clocks:
             yield users[place]
 
     def wait(self, event: Wait) -> None:
-        """Order all that a stream queues from now on. A wait for an ended operation, or for none, orders nothing."""
+        """Order all later operations of a stream. A wait for an ended or unknown operation orders nothing."""
         stream = self._stream(event.stream, event.host)
         if event.id is not None and event.id in self.flights:
             self._order(stream, self.flights[event.id], event.part)
@@ -259,14 +259,14 @@ class Clocks:
             del self._messages[next(iter(self._messages))]
 
     def receive(self, event: Receive) -> None:
-        """A host knows what the sender of a message knew."""
+        """A host learns all moments that the sender of a message knew."""
         host = self._host(event.host)
         self._host_sees(host, join(host.clock, self._messages.get(event.id, START)))
 
     def end(self, event: End) -> int | None:
-        """A host has seen an operation end, and all that is ordered before it.
+        """A host has seen an operation end, and with it all operations ordered before.
 
-        The answer is the event that queued it, or `None` if there is none or its end was reported before.
+        Returns the event that queued it; `None` if there is none, or if its end was already reported.
         """
         host, flight = self._host(event.host), self.flights.get(event.id)
         if flight is None:
@@ -282,7 +282,7 @@ class Clocks:
         return flight.by[1]
 
     def _host_sees(self, host: Stream, clock: Clock, news: Iterable[int] | None = None) -> None:
-        """Advance a host's clock. Operations that every host knows to be complete are in flight no longer.
+        """Advance a host's clock. Operations that every host knows as complete are no longer in flight.
 
         `news` are the streams on which the clock advances.
         """
@@ -301,7 +301,7 @@ class Clocks:
         self.oldest = self.flying[0].number if self.flying else self.begun + 1
 
     def _forget(self, flight: Flight) -> None:
-        """Drop an operation that every later one is ordered after."""
+        """Drop an operation that is ordered before every later one."""
         oldest = self.flying[0] is flight
         del self.flying[0 if oldest else bisect_left(self.flying, flight.number, key=_NUMBER)]
         if self.flights.get(flight.event.id) is flight:

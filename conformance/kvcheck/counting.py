@@ -1,6 +1,6 @@
-"""The engine's own figures, and its lists of pages, against what its events add up to: count.
+"""Compares the engine's own figures and lists of pages with the sum of its events.
 
-A list costs its runs of pages, and what became of pages since the last one; not the pages that it has.
+The cost of a list follows its runs of pages and the changes since the last one, not its length.
 """
 
 from bisect import bisect_left, bisect_right
@@ -16,10 +16,10 @@ from kvspec.memory import events
 from kvspec.memory.events import Page, Pages
 
 LISTED = 16
-"""Pages of a list that are reported one by one as wrong or repeated; further ones when one of these is right again."""
+"""The most pages of a list that are reported as wrong or repeated. Further ones follow when one is right again."""
 
 Runs = list[tuple[int, int]]
-"""Page numbers, from and to, in order."""
+"""Ranges of page numbers: first and end, in order."""
 
 
 def count(state: State, event: events.Count) -> None:
@@ -52,7 +52,7 @@ def count(state: State, event: events.Count) -> None:
 
 
 def _sorted(pool: PoolState, pages: Pages) -> tuple[Runs, dict[Page, int]]:
-    """The pages of a list, each once; and where pages begin that it has once more, and how many."""
+    """The pages of a list, each once; and the first pages of repeated ranges with their lengths."""
     pool.expect({int if isinstance(one, tuple) else type(one) for one in pages})
     runs, again = Runs(), defaultdict[Page, int](int)
     listed = [run if isinstance(run, tuple) else (run, 1) for run in pages if not isinstance(run, str)]
@@ -68,7 +68,7 @@ def _sorted(pool: PoolState, pages: Pages) -> tuple[Runs, dict[Page, int]]:
 
 
 def _check_listed(state: State, pool: PoolState, kind: str, runs: Runs, again: dict[Page, int]) -> int:
-    """Check that a list repeats no page, and has none of another kind that is not free; the number of the latter."""
+    """Check that a list repeats no page, and has no page of another kind except free ones. Returns their number."""
     for page, times in _news(pool.reported[f"{kind} twice"], again, lambda page: again.get(page, 0)):
         if found := find_once(state, pool, "MEM-COUNT/twice", f"{kind} twice", times, page, each=True):
             found.figure = kind
@@ -93,7 +93,7 @@ def _check_listed(state: State, pool: PoolState, kind: str, runs: Runs, again: d
 def _news(
     reported: dict[Page | None, int], wrong: Iterable[Page], due: Callable[[Page], int]
 ) -> Iterator[tuple[Page, int]]:
-    """Pages that were reported as wrong, and some that are: by how much each is wrong now."""
+    """Pages that were reported as wrong, and some that are wrong now, each with its current error."""
     yield from [(page, due(page)) for page in reported if page is not None]
     for page in wrong:
         if len(reported) >= LISTED:
@@ -109,7 +109,7 @@ def _has(runs: Runs, page: Page) -> bool:
 
 
 def _missing(pool: PoolState, kind: str, runs: Runs) -> Iterator[Page]:
-    """Pages of a kind that are in none of the runs: they lie between these."""
+    """Pages of a kind that are in none of the runs, but between them."""
     start = pool.numbers.start
     for first, stop in [*runs, (pool.numbers.stop, pool.numbers.stop)]:
         if kind == "free":
@@ -121,7 +121,7 @@ def _missing(pool: PoolState, kind: str, runs: Runs) -> Iterator[Page]:
 
 
 def _free(pool: PoolState, start: int, stop: int) -> Iterator[Page]:
-    """The free pages from a number to another."""
+    """The free pages from `start` to before `stop`."""
     used = pool.of_kind("held"), pool.of_kind("cached"), pool.skipped
 
     def free_before(number: int) -> int:

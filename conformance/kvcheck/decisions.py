@@ -1,4 +1,4 @@
-"""The decisions of a group of hosts, of which those that a host may still have to make are remembered."""
+"""The decisions of a group of hosts. Decisions that some host must still make are remembered."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -7,25 +7,25 @@ from kvcheck.clocks import HOSTS
 from kvcheck.finding import Malformed
 
 _REMEMBERED = 10_000
-"""Decisions of a group; those of a host that is further behind are not checked."""
+"""The most remembered decisions of a group. Hosts that are further behind are not checked."""
 
 Host = str | None
 
 
 class Decisions:
-    """Those of one group, each with the first host that made it."""
+    """The decisions of one group, each with the first host that made it."""
 
     def __init__(self) -> None:
-        """Nothing is decided."""
+        """Begin without decisions."""
         self._decided = deque[tuple[str, Host]]()
         self._forgotten = 0
         self._made: dict[Host, int] = {}
-        """Host -> how many it has made."""
+        """Host -> the number of decisions that it has made."""
         self._at: dict[int, dict[Host, None]] = {}
-        """How many -> the hosts that have made so many, without those that differ: these are not checked any more."""
+        """Number of decisions -> the hosts that have made so many, without deviating ones: these are not checked."""
 
     def decide(self, host: Host, what: str) -> tuple[str, Host] | None:
-        """A host makes the next decision; the one that another host made there, if it is not the same.
+        """A host makes its next decision. Returns another host's decision at this place if it differs.
 
         Raises:
             Malformed: the group has too many hosts.
@@ -54,7 +54,7 @@ class Decisions:
             yield from ((host, what, other) for host in self._at.pop(number))
 
     def _leave(self, host: Host, number: int) -> bool:
-        """A host is no longer among those that have made so many; whether it was."""
+        """Remove a host from those that have made so many decisions. Returns whether it was among them."""
         there = self._at.get(number, {})
         if host not in there:
             return False

@@ -1,4 +1,4 @@
-"""Page groups: pages with the same history are taken, mapped, written, published and released in runs.
+"""Page groups: runs of pages with the same history are taken, mapped, written, published and released at once.
 
 Only events without a finding are handled here, for runs of pages of one `PageGroup`. Each function yields the ranges of
 pages, by their place in the event, that it leaves to the general code. That code checks pages one by one, and splits
@@ -17,12 +17,12 @@ from kvcheck.state import State, Table
 from kvspec.memory.events import Label, Page, Use
 
 _MANY = 1000
-"""So many holders or tables have pages together; with more of them each page has its own state, which is changed in
+"""The most holders or tables of a page group. With more of them each page has its own state, which is changed in
 place."""
 
 
 def _runs(pool: PoolState, numbers: list[Page]) -> Iterator[tuple[PageGroup | None, int, int]]:
-    """Pages in order, by group: the group, from, to. `None`: each page has its own state, or none."""
+    """Runs of pages by group: the group, first and end place. `None`: pages with their own state, or none."""
     found = [*map(pool.groups.get, numbers)]
     if found and found.count(found[0]) == len(found):
         yield found[0], 0, len(found)
@@ -61,7 +61,7 @@ def _become(state: State, pool: PoolState, run: list[Page], one: PageGroup) -> N
 
 
 def take(state: State, pool: PoolState, numbers: list[Page], holder: str) -> Iterator[range]:
-    """Take free pages; of their past only uses by operations in flight remain."""
+    """Take free pages. Only uses by operations in flight remain of their past."""
     if not _once(numbers):
         yield range(len(numbers))
         return
@@ -80,7 +80,7 @@ def take(state: State, pool: PoolState, numbers: list[Page], holder: str) -> Ite
 
 
 def share(state: State, pool: PoolState, numbers: list[Page], holder: str, keys: list[str] | None) -> Iterator[range]:
-    """Share pages that have other holders, or are published under the given names."""
+    """Share pages with other holders, or pages that are published under the given names."""
     for one, start, stop in _distinct(pool, numbers):
         run = numbers[start:stop]
         if (
@@ -99,7 +99,7 @@ def share(state: State, pool: PoolState, numbers: list[Page], holder: str, keys:
 
 
 def release(state: State, pool: PoolState, numbers: list[Page], holder: str) -> Iterator[range]:
-    """Release pages that a holder has, and that none of its tables names."""
+    """Release a holder's pages that none of its tables names."""
     for one, start, stop in _distinct(pool, numbers):
         if (
             one is None
@@ -118,7 +118,7 @@ def release(state: State, pool: PoolState, numbers: list[Page], holder: str) -> 
 
 
 def _let_go(state: State, pool: PoolState, run: list[Page], holder: str) -> None:
-    """Remove pages from a holder's."""
+    """Remove pages from a holder's pages."""
     held = state.holdings[holder]
     if len(held[pool.name]) == len(run):
         del held[pool.name]
@@ -131,7 +131,7 @@ def _let_go(state: State, pool: PoolState, run: list[Page], holder: str) -> None
 
 
 def transfer(state: State, pool: PoolState, numbers: list[Page], old: str, new: str) -> Iterator[range]:
-    """All pages of a holder, which another gets with the tables that name them: so nothing in these has changed."""
+    """Pass all pages of a holder to another, together with their tables: so nothing in these changes."""
     for one, start, stop in _runs(pool, numbers):
         if one is None or new in one.holders:
             yield range(start, stop)
@@ -148,7 +148,7 @@ def transfer(state: State, pool: PoolState, numbers: list[Page], old: str, new: 
 def publish(
     state: State, pool: PoolState, numbers: list[Page], keys: list[str], labels: list[Label]
 ) -> Iterator[range]:
-    """Publish whole pages that have a holder and the promised content; each name is new, and the page's first."""
+    """Publish whole pages with a holder and the promised content. Each name is new, and the first of its page."""
     distinct = len({*keys}) == len(keys) and pool.names.keys().isdisjoint(keys)
     for one, start, stop in _distinct(pool, numbers) if distinct else [(None, 0, len(numbers))]:
         run = numbers[start:stop]
@@ -167,7 +167,7 @@ def publish(
 
 
 def drop(state: State, pool: PoolState, numbers: list[Page], keys: list[str] | None) -> Iterator[range]:
-    """Pages that lose the one name that they have."""
+    """Drop the only name of pages."""
     for one, start, stop in _distinct(pool, numbers):
         run = numbers[start:stop]
         named = [one.named[number] for number in run] if one is not None and one.named else []
@@ -183,7 +183,7 @@ def drop(state: State, pool: PoolState, numbers: list[Page], keys: list[str] | N
 
 
 def link(state: State, table: Table, index: int, numbers: list[Page]) -> Iterator[range]:
-    """Pages that the table does not name elsewhere."""
+    """Enter pages into a table that does not name them elsewhere."""
     for one, start, stop in _distinct(table.pool, numbers):
         if one is None or table.name in one.tables or len(one.tables) == _MANY:
             yield range(start, stop)
@@ -194,7 +194,7 @@ def link(state: State, table: Table, index: int, numbers: list[Page]) -> Iterato
 
 
 def unlink(state: State, table: Table, start: int, stop: int) -> Iterator[range]:
-    """Pages that a table names no longer; what operations in flight read of them through it still counts."""
+    """Remove pages from a table. Reads by operations in flight through the table still count."""
     pages, begun, oldest = table.pages[start:stop], state.clocks.begun, state.clocks.oldest
     for one, first, last in _runs(table.pool, pages):
         if one is None:
@@ -211,7 +211,7 @@ def unlink(state: State, table: Table, start: int, stop: int) -> Iterator[range]
 def write(
     flight: Flight, table: Table, numbers: list[Page], labels: Sequence[Label | None], start: int, stop: int
 ) -> int:
-    """Write whole pages of a table as far as they are in the group of the first; the number of pages.
+    """Write whole pages of a table, as long as they are in the group of the first. Returns their number.
 
     They were empty, so no stream has checked them: a check would have split them from the group.
     """
@@ -227,7 +227,7 @@ def write(
 
 
 def append(flight: Flight, table: Table, use: Use) -> bool:
-    """Append whole units to the written ones of a page; whether the use needs no more.
+    """Append whole units to the written ones of a page. Returns whether the use is then complete.
 
     No stream has read the page through a table: a read would have split it from the group.
     """
@@ -250,7 +250,7 @@ def append(flight: Flight, table: Table, use: Use) -> bool:
 
 
 def read(state: State, flight: Flight, table: Table, start: int, stop: int) -> Iterator[range]:
-    """Read positions of a table whose pages hold exactly the table's labels; yields the positions that are left."""
+    """Read positions of a table in pages with exactly the table's labels. Yields the remaining positions."""
     pool, holder, size = table.pool, table.holder, table.pool.size
     first, last = -(-start // size), stop // size
     if flight.rivals or first >= last:

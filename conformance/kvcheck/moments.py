@@ -1,7 +1,7 @@
-"""Clocks: of each stream the last moment that lies before, as trees that have in common what they can.
+"""Clocks: for each stream the last moment before, as trees that share subtrees.
 
-A clock never changes. One with another moment copies a path of its tree, and one that joins two takes whole parts from
-them. So a clock costs what it adds to those that it comes from, however many streams there are.
+A clock never changes. A clock with another moment copies a path of the tree, and a join takes whole subtrees of both.
+So the cost of a clock is what it adds to its sources, for any number of streams.
 """
 
 from collections.abc import Iterator
@@ -14,16 +14,16 @@ _WIDTH = 1 << _BITS
 _MASK = _WIDTH - 1
 
 Node = tuple[Any, ...]
-"""`_WIDTH` moments, or as many nodes."""
+"""`_WIDTH` moments or nodes."""
 Clock = tuple[int, Node]
-"""How many bits of a stream's number choose below its root; the root."""
+"""The number of bits of a stream's number that select below the root, and the root."""
 
 START: Clock = (0, (0,) * _WIDTH)
-"""Before everything."""
+"""The clock before everything."""
 
 
 def moment(clock: Clock, stream: int) -> int:
-    """The last moment of a stream that lies before, by the stream's number."""
+    """The last moment before, for a stream given by number."""
     shift, node = clock
     if stream >> shift >= _WIDTH:
         return 0
@@ -35,7 +35,7 @@ def moment(clock: Clock, stream: int) -> int:
 
 
 def after(clock: Clock, stream: int, last: int) -> Clock:
-    """The clock that comes after a moment of a stream, too."""
+    """The clock that also comes after a moment of a stream."""
     if moment(clock, stream) >= last:
         return clock
     shift, node = clock
@@ -45,7 +45,7 @@ def after(clock: Clock, stream: int, last: int) -> Clock:
 
 
 def join(one: Clock, other: Clock) -> Clock:
-    """The clock that comes after all that one of two comes after."""
+    """The clock after everything that one of the two comes after."""
     if one is other:
         return one
     (high, above), (low, node) = (one, other) if one[0] >= other[0] else (other, one)
@@ -55,7 +55,7 @@ def join(one: Clock, other: Clock) -> Clock:
 
 
 def meet(one: Clock, other: Clock) -> Clock:
-    """The clock that comes after all that both of two come after."""
+    """The clock after everything that both come after."""
     (high, above), (low, node) = (one, other) if one[0] >= other[0] else (other, one)
     while low < high:
         low, node = low + _BITS, _above(low, node)
@@ -63,7 +63,7 @@ def meet(one: Clock, other: Clock) -> Clock:
 
 
 def later(one: Clock, other: Clock) -> Iterator[int]:
-    """The streams of which `other`, which comes after `one`, knows a later moment."""
+    """The streams with a later moment in `other`, which comes after `one`."""
     (shift, node), (high, above) = one, other
     while shift < high:
         shift, node = shift + _BITS, _above(shift, node)
@@ -72,12 +72,12 @@ def later(one: Clock, other: Clock) -> Iterator[int]:
 
 @cache
 def _nothing(shift: int) -> Node:
-    """The node in which no moment lies before."""
+    """The node without any moments before."""
     return (_nothing(shift - _BITS),) * _WIDTH if shift else START[1]
 
 
 def _above(shift: int, node: Node) -> Node:
-    """A node that has another one as its first."""
+    """A node with the given one as its first."""
     return _nothing(shift + _BITS) if node is _nothing(shift) else (node, *(_nothing(shift),) * (_WIDTH - 1))
 
 
@@ -89,7 +89,7 @@ def _changed(node: Node, shift: int, stream: int, last: int) -> Node:
 
 
 def _joined(one: Node, other: Node, shift: int) -> Node:
-    """One of the two where it comes after the other, so that later joins see that they are the same."""
+    """The join of two nodes: one of the two itself if it comes after the other, so that later joins are quick."""
     if one is other or other is _nothing(shift):
         return one
     if one is _nothing(shift):

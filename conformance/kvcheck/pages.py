@@ -1,4 +1,4 @@
-"""A page in use: its holders, names and content, and the tables that name it; pages with one history as a group."""
+"""A page in use: its holders, names, content and tables. Pages with the same history form a group."""
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,13 +13,13 @@ from kvspec.contracts import ensure
 from kvspec.memory.events import Label, Page
 
 HOLE: Page = "\0hole"
-"""Stands in a table where it names no page, before pages that it names."""
+"""An empty entry of a table, before entries with pages."""
 
 NOTHING: dict[Any, Any] = {}
-"""No holder, no name, no table. It stays empty."""
+"""The common empty dictionary of holders, names and tables. It stays empty."""
 
 FEW = 4
-"""Pieces of a page's content, or tables that name it, that are looked at one by one."""
+"""The most pieces of a page's content, or tables of a page, that are examined one by one."""
 
 _START = attrgetter("start")
 
@@ -28,7 +28,7 @@ _START = attrgetter("start")
 @ensure(lambda stop, last, result: result[1] <= stop and result[1] <= last and result[1] in (stop, last))
 @ensure(lambda start, offset, result: result[2] - result[0] == offset - start)
 def clip(start: int, stop: int, offset: int, first: int, last: int) -> tuple[int, int, int]:
-    """The part of slots `start` to `stop` within `first` to `last`, none if it ends before it starts, and its offset.
+    """The part of slots `start` to `stop` within `first` to `last`, empty if it ends before it starts; and its offset.
 
     A slot keeps the offset that it has in its label.
     """
@@ -37,15 +37,15 @@ def clip(start: int, stop: int, offset: int, first: int, last: int) -> tuple[int
 
 
 class Content(msgspec.Struct, order=True, gc=False):
-    """The content of slots `start` to `stop` of a page: a label's slots from `offset` on. A page's own can grow."""
+    """The content of slots `start` to `stop` of a page: a label's slots from `offset` on. It can grow in its page."""
 
     start: int
     stop: int
     label: Label | None
-    """`None`: not reported."""
+    """The label; `None`: not reported."""
     offset: int = 0
     failed: bool = False
-    """It was computed from slots that were left unwritten."""
+    """Whether it was computed from slots that were left unwritten."""
 
     def cut(self, start: int, stop: int) -> "Content":
         """The part within `start` to `stop`."""
@@ -53,64 +53,64 @@ class Content(msgspec.Struct, order=True, gc=False):
         return Content(first, last, self.label, offset, self.failed)
 
     def shifted(self, by: int) -> "Content":
-        """The same in slots that lie `by` further."""
+        """The same content, `by` slots further."""
         return Content(self.start + by, self.stop + by, self.label, self.offset, self.failed)
 
 
 class Plan(msgspec.Struct, gc=False):
-    """Names that promise content which `writer` has still to write; `None`: any holder of the page."""
+    """Names with promised content that `writer` must still write; `None`: any holder of the page."""
 
     writer: str | None
     keys: dict[str, None] = {}
 
 
 class Promise(msgspec.Struct, gc=False):
-    """The content that a name promises of a page's first slots, and its plan if it is still to be written."""
+    """The content of a page's first slots that a name promises, and its plan if it is not written yet."""
 
     meant: tuple[Content, ...]
     plan: Plan | None = None
 
 
 class Link(msgspec.Struct, frozen=True, gc=False):
-    """That a table names a page: the page index there, and how many operations had begun when it came to."""
+    """The entry of a page in a table: its index, and the number of operations that had begun when it was entered."""
 
     index: int
     since: int
 
 
 class PageState(msgspec.Struct, gc=False):
-    """One page that is in use, or was and may still be touched.
+    """One page that is in use, or was in use and may still be touched.
 
-    There may be many. So empty fields take no room, the garbage collector visits none of them, and pages that were
-    taken together share the dictionary with their one holder. A dictionary with a single entry is replaced; only a
+    There may be many such pages. So empty fields take no room, the garbage collector skips them, and pages that were
+    taken together share the dictionary with their only holder. A dictionary with a single entry is replaced; only a
     larger one is changed in place.
     """
 
     holders: dict[str, int] = {}
-    """Holder -> how many references."""
+    """Holder -> the number of its references."""
     pins: dict[str, int] = {}
     keys: dict[str, Promise] = {}
     plans: dict[str | None, Plan] | None = None
-    """By writer; `None`: nothing was ever planned."""
+    """Writer -> its plan; `None`: nothing was ever planned."""
     tables: dict[str, Link] = {}
-    """Tables that name it."""
+    """Table -> the page's entry there."""
     looked: dict[str, None] | None = None
     """Tables through which it may have been checked since its last change; `None`: any."""
     left: tuple[tuple[str, int, int, int], ...] = ()
-    """Tables that named it: the page index, and how many operations had begun when that began and ended."""
+    """Former tables: page index, and the numbers of operations that had begun when the entry was made and removed."""
     content: tuple[Content, ...] | list[Content] = ()
-    """In order of slots; missing slots were not written since the page was taken. A tuple if all was written at once,
-    else a list."""
+    """The contents in order of slots; missing slots were not written since the page was taken. A tuple if all was
+    written at once, else a list."""
     writer: Writer | None = None
-    """The operation that wrote in it last; `None`: unknown."""
+    """The operation that last wrote the page; `None`: unknown."""
 
     @property
     def kind(self) -> str:
-        """Whether it counts as held, as cached (a name finds it) or as free."""
+        """Whether the page counts as held, cached (it has a name) or free."""
         return "held" if self.holders or self.pins else "cached" if self.keys else "free"
 
     def plan(self, writer: str | None, keys: Iterable[str]) -> None:
-        """The promised content of names is still to be written."""
+        """Note that `writer` must still write the promised content of names."""
         self.plans = self.plans or {}
         for key in keys:
             plan = self.keys[key].plan = self.plans.setdefault(writer, Plan(writer))
@@ -125,7 +125,7 @@ class PageState(msgspec.Struct, gc=False):
                 del self.plans[plan.writer]
 
     def hand_on(self, old: str, new: str) -> None:
-        """Move one holder's plans to another: the fewer names join the more."""
+        """Move one holder's plans to another. The smaller set of names joins the larger."""
         if self.plans and old in self.plans:
             plans = self.plans.pop(old), self.plans.pop(new, Plan(new))
             fewer, self.plans[new] = sorted(plans, key=lambda plan: len(plan.keys))
@@ -133,7 +133,7 @@ class PageState(msgspec.Struct, gc=False):
             self.plan(new, fewer.keys)
 
     def pieces(self, start: int, stop: int) -> Iterator[Content | int]:
-        """The content of slots `start` to `stop`, in order; a number is the first of slots that were never written."""
+        """The content of slots `start` to `stop`, in order. A number is the first of a range of unwritten slots."""
         contents = self.content
         for content in contents if len(contents) <= FEW else contents[_overlap(contents, start, stop)]:
             if content.stop <= start:
@@ -148,7 +148,7 @@ class PageState(msgspec.Struct, gc=False):
             yield start
 
     def erase(self, start: int, stop: int) -> None:
-        """Slots were not written after all."""
+        """Remove the content of slots that were not written after all."""
         self.content = content = self.content if isinstance(self.content, list) else [*self.content]
         near = _overlap(content, start, stop)
         parts = [part for old in content[near] for part in (old.cut(0, start), old.cut(stop, old.stop))]
@@ -178,7 +178,7 @@ class PageState(msgspec.Struct, gc=False):
 
 
 def _overlap(content: Sequence[Content], start: int, stop: int) -> slice:
-    """The pieces that overlap slots `start` to `stop`, and perhaps the one before."""
+    """The pieces that overlap slots `start` to `stop`, and perhaps the piece before."""
     first = max(bisect_right(content, start, key=_START) - 1, 0)
     return slice(first, max(first, bisect_left(content, stop, key=_START)))
 
@@ -187,15 +187,15 @@ class Stretch(msgspec.Struct, eq=False, gc=False):
     """Successive entries of a table."""
 
     index: int
-    """The page index of the first."""
+    """The page index of the first entry."""
     since: int
-    """How many operations had begun when it came to."""
+    """The number of operations that had begun when the entries were made."""
     pages: list[Page]
     indices: dict[Page, int] | None = None
-    """The page index of each, computed at the first call of `index_of`."""
+    """Page -> its index, computed at the first call of `index_of`."""
 
     def index_of(self, number: Page) -> int:
-        """The page index of one of them."""
+        """The index of one of the pages."""
         if self.indices is None:
             self.indices = dict(zip(self.pages, count(self.index), strict=False))
         return self.indices[number]
@@ -204,29 +204,29 @@ class Stretch(msgspec.Struct, eq=False, gc=False):
 class PageGroup(msgspec.Struct, frozen=True, eq=False, gc=False):
     """The common state of pages with the same history since they were taken.
 
-    Per page only its label and its name are kept. These dictionaries may have entries of pages that left the group.
+    Only labels and names are kept per page. These dictionaries may have entries of pages that have left the group.
     """
 
     holders: dict[str, int]
-    """Each has one reference."""
+    """The holders; each has one reference."""
     tables: dict[str, Stretch] = {}
     left: tuple[tuple[str, Stretch, int], ...] = ()
-    """Tables that named them: where, and how many operations had begun when that ended."""
+    """Former tables: the entries, and the number of operations that had begun when they were removed."""
     whole: dict[Page, Label | None] = {}
-    """The label with which each was written, all of it, if a page has one."""
+    """Page -> the label with which the whole page was written, if a page has one label."""
     units: list[Label | None] = []
-    """Where it has several, and there is one page: the labels of its first units, which were written."""
+    """For a single page with several labels: those of its first units, which were written."""
     named: dict[Page, str] = {}
-    """The one key that finds each: it promises all that is in the page."""
+    """Page -> its only key, which promises the whole content of the page."""
     writer: Writer | None = None
 
     @property
     def kind(self) -> str:
-        """Whether they count as held, as cached or as free."""
+        """Whether the pages count as held, cached or free."""
         return "held" if self.holders else "cached" if self.named else "free"
 
     def split(self, number: Page, unit: int) -> PageState:
-        """The individual state of one of them."""
+        """The individual state of one of the pages."""
         labels = [self.whole[number]] if self.whole else self.units
         content = tuple(Content(unit * index, unit * index + unit, label) for index, label in enumerate(labels))
         return PageState(

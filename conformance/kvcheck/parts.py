@@ -16,12 +16,12 @@ from kvspec.memory.events import Label, Page, Use
 _START = attrgetter("start")
 
 Part = tuple[PoolState, Page, int, int, int, str | None, list[Content]]
-"""The slots of one page that a use touches: pool, page, slots from, to; the position of slot 0 of the page, in the
-table or in the use's pages one after the other; for whom; and what the slots are meant to hold."""
+"""The slots of one page in a use: pool, page, first and end slot; the position of slot 0 of the page, in the table or
+in the concatenated pages of the use; the holder; and the expected content of the slots."""
 
 
 def parts_of(state: State, use: Use, *, check: bool = True) -> list[Part]:
-    """The slots of a use, page by page; a position that has no page is a finding."""
+    """The slots of a use, page by page. A position without a page is a finding."""
     table, labels, holder = None, use.labels, use.holder
     if use.table is not None:
         if use.pages or use.pool is not None or use.holder is not None:
@@ -69,7 +69,7 @@ def parts_of(state: State, use: Use, *, check: bool = True) -> list[Part]:
 
 
 def uses_of(state: State, flight: Flight, uses: Iterable[Use]) -> Iterator[Part]:
-    """The slots of a checked operation, without padding and pages that its tables got later."""
+    """The slots of a checked operation, without padding, and without pages that its tables got later."""
     for use in uses:
         for part in parts_of(state, use, check=False):
             pool, number, *_ = part
@@ -80,7 +80,7 @@ def uses_of(state: State, flight: Flight, uses: Iterable[Use]) -> Iterator[Part]
 
 
 def within(meant: list[Content], piece: Content) -> list[Content]:
-    """The meant contents that overlap a piece."""
+    """The expected contents that overlap a piece."""
     if len(meant) == 1:
         return meant
     first = max(bisect_right(meant, piece.start, key=_START) - 1, 0)

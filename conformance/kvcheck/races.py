@@ -1,4 +1,4 @@
-"""Races: which earlier operation uses some slots too, with nothing that orders the two."""
+"""Races: earlier operations that use the same slots, without an order between the two."""
 
 from collections.abc import Collection, Hashable, Iterator
 
@@ -12,12 +12,12 @@ _LAST = 1 << 62
 """No operation has a larger number."""
 
 Place = tuple[Hashable, int, int, int]
-"""Where uses of a page are noted, the page or a table that names or named it: the page index there, and the operations
-from and to whose number it counts."""
+"""A place where uses of a page are noted: the page, or a table that names or named it; the page index there; and the
+first and last number of the operations to which it applies."""
 
 
 def _places(pool: PoolState, number: Page, page: PageState, used: Collection[Hashable]) -> list[Place]:
-    """Those of a page, of which many are looked at only where they are `used`."""
+    """The places of a page. If there are many, only the `used` ones are examined."""
     tables = page.tables
     names = tables if len(tables) <= len(used) else [name for name in used if name in tables]
     places: list[Place] = [((pool.name, number), 0, 0, _LAST), *page.left]
@@ -26,7 +26,7 @@ def _places(pool: PoolState, number: Page, page: PageState, used: Collection[Has
 
 
 def used(flight: Flight, pool: PoolState, number: Page, page: PageState) -> Iterator[tuple[int, int, bool]]:
-    """The slots of a page, from and to, that an operation in flight uses, and whether it writes them."""
+    """An operation's uses of slots of a page, in flight: first slot, end slot, and whether it writes them."""
     for place in _places(pool, number, page, flight.spans):
         yield from _used(flight, pool, place)
 
@@ -42,9 +42,9 @@ def _used(flight: Flight, pool: PoolState, place: Place) -> Iterator[tuple[int, 
 def unordered(
     clocks: Clocks, flight: Flight, pool: PoolState, number: Page, start: int, stop: int, *, reads: bool
 ) -> tuple[Flight, str] | None:
-    """An earlier use of some slots that nothing orders before an operation, and whether it reads or writes.
+    """An earlier use of these slots that is not ordered before an operation, and whether it reads or writes.
 
-    Earlier writes count, and with `reads` earlier reads do.
+    Earlier writes count, and with `reads` earlier reads, too.
     """
     used = clocks.users if reads else clocks.writers
     for place in _places(pool, number, pool.page(number), used):

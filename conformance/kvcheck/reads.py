@@ -1,4 +1,4 @@
-"""Reads: each is checked against holders, earlier writes and content, a table's positions once for each stream."""
+"""Reads are checked against holders, earlier writes and content; a table's positions once for each stream."""
 
 from bisect import bisect_left
 
@@ -27,7 +27,7 @@ def read(state: State, flight: Flight, uses: list[Use]) -> None:
 
 
 def _look(state: State, flight: Flight, table: Table, start: int, stop: int) -> None:
-    """Check the positions of a table that this stream has not checked yet, or that changed since."""
+    """Check the positions of a table that this stream has not checked yet, or that have changed since."""
     size, view = table.pool.size, table.views.get(flight.stream)
     if view is None or start > view.high or stop < view.low:
         view = table.look(flight.stream, start)
@@ -48,10 +48,10 @@ def _look(state: State, flight: Flight, table: Table, start: int, stop: int) -> 
 
 
 def read_part(state: State, flight: Flight, part: Part, through: Table | None = None, *, carried: bool = False) -> bool:
-    """Check the read of slots of one page; whether they hold tainted content.
+    """Check the read of slots of one page. Returns whether they hold tainted content.
 
-    A copy without labels may carry slots that were never written (`carried`). A read of padding without a holder and
-    without labels, as for an empty entry of a batch, has no effect; in a copy it has.
+    A copy without labels may carry slots that were never written (`carried`). A read of padding without holder and
+    labels, as for an empty entry of a batch, has no effect, except in a copy.
     """
     pool, number, start, stop, _, holder, meant = part
     id = flight.event.id

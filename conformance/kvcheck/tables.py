@@ -1,4 +1,4 @@
-"""Block tables and rows: the pages that they name, and from when to when."""
+"""Block tables and rows: the pages that they name, and for how long."""
 
 from bisect import bisect_left
 from itertools import chain
@@ -14,7 +14,7 @@ _UNTIL = itemgetter(-1)
 
 
 def map_table(state: State, event: events.Map) -> None:
-    """A holder's table names these pages from page index `index` on."""
+    """Enter pages into a holder's table, from page index `index` on."""
     pool = state.pool(event.pool)
     table = state.tables.get(event.table)
     if table is None:
@@ -40,7 +40,7 @@ def map_table(state: State, event: events.Map) -> None:
         if number not in padding:
             page = pages.get(number) or pool.page(number)
             if page.tables:
-                if len(page.tables) == 1:  # the first table loses its tail; with two or more none has one
+                if len(page.tables) == 1:  # the first table loses its tail; with two or more tables none has one
                     other = state.tables[next(iter(page.tables))]
                     if other.tail is not None and other.tail.page is page:
                         other.tail = None
@@ -55,7 +55,7 @@ def map_table(state: State, event: events.Map) -> None:
 
 
 def unmap(state: State, event: events.Unmap) -> None:
-    """A table ends before page index `index`, or has a hole from there on; without pages it is forgotten."""
+    """End a table before page index `index`, or make a hole from there on. A table without pages is forgotten."""
     if 0 < event.stop < event.index:
         raise Malformed(f"page indices {event.index} to {event.stop} of table {event.table} are gone")
     table = state.tables.get(event.table)
@@ -66,7 +66,7 @@ def unmap(state: State, event: events.Unmap) -> None:
         hole, table.tail = range(event.index, event.stop), None
         table.pages[event.index : event.stop] = [HOLE] * len(hole)
         for view in table.views.values():
-            if hole.start * table.pool.size <= view.low:  # a window moves on: nothing is left there to be checked
+            if hole.start * table.pool.size <= view.low:  # a window moves on: nothing is left there to check
                 view.low = min(max(view.low, hole.stop * table.pool.size), view.high)
                 del view.changed[: bisect_left(view.changed, hole.stop)]
             else:
@@ -83,7 +83,7 @@ def unmap(state: State, event: events.Unmap) -> None:
 
 
 def _unlink(state: State, table: Table, start: int, stop: int) -> None:
-    """A table names pages no longer; what operations in flight read of them through the table still counts."""
+    """Remove pages from a table. Reads by operations in flight through the table still count."""
     name, pages, begun, oldest = table.name, table.pool.individual, state.clocks.begun, state.clocks.oldest
     for index in chain.from_iterable(groups.unlink(state, table, start, stop)):
         number = table.pages[index]
@@ -106,6 +106,6 @@ def _unlink(state: State, table: Table, start: int, stop: int) -> None:
 
 
 def unify(state: State, event: events.Unify) -> None:
-    """Two labels are the same."""
+    """Note that two labels are the same."""
     state.labels.unify(event.label, event.same, event.slots)
     state.sweep_labels()

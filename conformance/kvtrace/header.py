@@ -7,10 +7,10 @@ import msgspec
 from kvspec.memory.events import Pool
 
 VERSION = 2
-"""The version of the format that is written."""
+"""The written version of the format."""
 
 encode = msgspec.json.Encoder().encode
-"""One line of a file, without its end."""
+"""Encodes one line of a file, without the line end."""
 
 
 class MemoryHeader(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -25,8 +25,8 @@ class MemoryHeader(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
     host: str | None = None
     """The host of all events, where each host has a file of its own: `kvspec merge` joins them."""
     description: str | None = None
-    """Vectors only: what happens here and what would go wrong."""
+    """Vectors only: the scenario, and the defect that it would show."""
     rules: list[str] = []
-    """Vectors only: the ids of the rules that it is about."""
+    """Vectors only: the ids of the rules that it exercises."""
     source: str | None = None
     """Vectors only: the document that it comes from."""

@@ -23,9 +23,9 @@ class Header(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """The producer of the file: an engine and its version, or a vector collection."""
     config: Config
     level: Literal["request"] = "request"
-    """A file without it is of this level; `kvconform.levels.memory` reads the other one."""
+    """The level of the file, also if it is missing; `kvconform.levels.memory` reads the other level."""
     description: str | None = None
-    """Vectors only: what happens here and what would go wrong."""
+    """Vectors only: the scenario, and the defect that it would show."""
     rules: list[str] = []
     """Vectors only: the ids of the rules that it exercises."""
     source: str | None = None
@@ -35,17 +35,17 @@ class Header(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 def compressed(op: Operation[Any]) -> Operation[Any]:
-    """The same operation, with the pages and slots of its answer as runs. `op` stays as it is."""
+    """A copy of the operation, with the pages and slots of its answer as runs."""
     return with_pages(op, _as_runs)
 
 
 def _as_runs(runs: Runs) -> Runs:
-    """Runs as short as they get. Lists of whole pools are runs already, and are never expanded."""
+    """The shortest runs. Lists of whole pools are already runs, and are never expanded."""
     return compress(expand(runs)) if count(runs) <= NUMBERS else runs
 
 
 def with_pages(op: Operation[Any], write: Callable[[Runs], Runs]) -> Operation[Any]:
-    """The same operation, with each list of pages or slots of its answer written as `write` does it."""
+    """A copy of the operation, with each list of pages or slots of its answer converted by `write`."""
     if op.obs is None:
         return op
     lists: dict[str, Any] = {}
@@ -64,6 +64,6 @@ _LISTS = frozenset(
     {"freed", "window_freed", "states_freed", "evicted", "window_evicted", "states_evicted"}
     | {"free_pages", "store_pages", "free_states", "store_states", "free_rows", "withheld_rows"}
 )
-"""Parts of answers that are a list of pages or state slots."""
+"""Parts of answers that are lists of pages or state slots."""
 _LISTS_BY_NAME = frozenset({"pages", "window_pages", "states", "rows"})
-"""Parts of answers that are such a list for each request, or for each row of a snapshot."""
+"""Parts of answers that have such a list for each request, or for each row of a snapshot."""

@@ -1,9 +1,9 @@
 """Writes trace files from a separate thread, so that the recording engine never waits for a disk.
 
 Lines are handed to the operating system in batches of whole lines, and a compressed batch is one frame. A killed
-process loses the lines not yet written: those of a fraction of a second. If it is killed in the middle of a write,
-the last line may be cut off, and a reader says so. Where that cuts a frame of Zstandard off, its blocks before the
-cut can be read: all but the last 4 KiB of lines.
+process loses the lines that are not written yet: those of a fraction of a second. If it is killed in the middle of a
+write, the last line may be cut off, which readers report. If the cut is in a Zstandard frame, the blocks before it can
+be read: all except the last 4 KiB of lines.
 """
 
 import atexit
@@ -26,13 +26,13 @@ Line = bytes | Callable[[], bytes]
 """One line without its end, or a function that makes it in the writer's thread."""
 
 INTERVAL = 0.1
-"""Seconds between two looks of the writer."""
+"""Seconds between two polls of the writer."""
 
 BATCH = 64 * 1024
-"""Bytes that are compressed and written together, about."""
+"""The approximate number of bytes that are compressed and written together."""
 
 BLOCK = 4 * 1024
-"""Bytes of lines that a block of a Zstandard frame holds, at least; one a line makes files four times as long."""
+"""The least bytes of lines in a block of a Zstandard frame; one block for each line makes files four times as long."""
 
 LEVEL = 1
 """Of Zstandard's compression: its default makes the same files of these lines in twice the time."""
@@ -47,18 +47,18 @@ class Sink:
     """A bounded buffer, the thread that empties it, and the files it fills.
 
     Each recording begins with a header: `trace.001.jsonl`, `trace.002.jsonl`, ... for the path `trace.jsonl`. A
-    recording that outgrows `part_bytes` goes on in `trace.001.p0002.jsonl` and so on, without a header: these parts,
-    one after the other, are one trace.
+    recording that outgrows `part_bytes` continues in `trace.001.p0002.jsonl` and so on, without a header: these parts
+    in order are one trace.
     """
 
     def __init__(self, path: Path, *, part_bytes: int, max_bytes: int, keep: int, max_waiting: int) -> None:
         """Write beside `path`: parts of `part_bytes`, recordings of `max_bytes`, both as stored.
 
-        Of all recordings the last `keep` are kept. `max_waiting` is how many lines may wait to be written; a very long
-        prompt counts as many.
+        The last `keep` recordings are kept. At most `max_waiting` lines may wait to be written; a very long prompt
+        counts as many lines.
         """
         self.problem: str | None = None
-        """Why nothing more of this recording is written: the buffer is full, or so is the disk."""
+        """Why this recording ended early: the buffer or the disk is full."""
         self._kept: deque[list[Path]] = deque()
         self._path = path
         self._part_bytes, self._max_bytes, self._keep, self._max_waiting = part_bytes, max_bytes, keep, max_waiting
@@ -76,7 +76,7 @@ class Sink:
 
     @property
     def files(self) -> list[Path]:
-        """The files that are kept, in order."""
+        """The kept files, in order."""
         return [path for recording in list(self._kept) for path in list(recording)]
 
     def begin(self, header: msgspec.Struct) -> None:
@@ -85,7 +85,7 @@ class Sink:
         self._waiting.append(header)
 
     def put(self, line: Line, weight: int = 1) -> None:
-        """Add one line. When too much waits already, the recording ends here."""
+        """Add one line. If too many lines wait already, the recording ends here."""
         if self._weight - self._written_weight + weight > self._max_waiting:
             self.problem = f"more than {self._max_waiting:,} lines wait to be written"
         if self.problem is None:
@@ -97,7 +97,7 @@ class Sink:
         self._waiting.append(None)
 
     def close(self, timeout: float | None = 10.0) -> None:
-        """Write what waits, and stop."""
+        """Write the waiting lines, and stop."""
         self._closing = True
         self._wake.set()
         if threading.current_thread() is not self._thread:
@@ -105,7 +105,7 @@ class Sink:
         atexit.unregister(self.close)
 
     def drain(self, timeout: float = 10.0) -> bool:
-        """Wait until everything that was put is written, unless the sink is closed; for tests, and for readers."""
+        """Wait until all lines are written, unless the sink is closed; for tests and readers."""
         self._wake.set()
         deadline = time.monotonic() + timeout
         while (self._waiting or self._busy) and self._thread.is_alive() and time.monotonic() < deadline:
@@ -145,7 +145,7 @@ class Sink:
         self._busy = False
 
     def _made(self, line: Callable[[], bytes]) -> bytes:
-        """One line; nothing once there is a problem, so that no file goes on after a gap."""
+        """One line; empty once there is a problem, so that no file continues after a gap."""
         if self._file is None:
             return b""
         self._lines_made += 1
@@ -192,7 +192,8 @@ class Sink:
             while written < len(stored):
                 written += self._file.write(stored[written:])
         except OSError as error:
-            # A full disk takes a part of it. A file can always be made shorter, and then ends with a whole line again.
+            # A full disk takes only a part of it. A file can always be truncated, and then ends with a whole line
+            # again.
             whole = 0 if self._path.suffix in _PACKED else stored.rfind(b"\n", 0, written) + 1
             with contextlib.suppress(OSError):
                 os.ftruncate(self._file.fileno(), self._part_size + whole)

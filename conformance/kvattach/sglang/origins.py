@@ -50,7 +50,7 @@ class Origins:
         self._weights[message.lora_id] = f"{message.lora_path} {self._loads}"
 
     def _replaced(self, _: None, answer: tuple[bool, str], __: Any, message: Any, *___: Any) -> None:
-        """The weights are others. Without a flush the cache keeps the content of the old ones, as the client asked."""
+        """The weights were replaced. Without a flush the cache keeps the old content, as the client requested."""
         self._outdated = True
         self._flushed(message.flush_cache and answer[0])
 

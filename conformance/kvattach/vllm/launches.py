@@ -239,7 +239,7 @@ class Launches:
         return [run.writes(group, start, stop - drafts), run.writes(group, stop - drafts, stop, at_most=True), beyond]
 
     def _kept(self, run: Run, group: Group, start: int, stop: int) -> int:
-        """The first token that a pass over tokens `start` to `stop` writes in a group: it leaves cached ones alone."""
+        """The first token that a pass over tokens `start` to `stop` writes in a group: cached ones are not written."""
         if not self._rebuilt or group.rebuilt or not run.request.replay_start:
             return start
         hit: int = run.request.replay_start + self._rebuilt
