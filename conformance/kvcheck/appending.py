@@ -55,7 +55,7 @@ class Appending:
         count_uses(self._state, reads=2 * tables, writes=tables)
 
     def pass_by(self, id: OpId) -> bool:
-        """Whether an operation that does no more than that begins and is seen complete, with nothing else in flight."""
+        """Begin and end an operation without other effects, if nothing else is in flight. Returns whether it did so."""
         state = self._state
         if state.clocks.flights or len(state.clocks.hosts) > 1:
             return False

@@ -1,4 +1,4 @@
-"""The traces of several hosts that are driven in one process, as one trace in the order in which things happen."""
+"""The traces of several hosts that are driven in one process, as one trace in the order of their events."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -9,16 +9,16 @@ from kvspec.memory.events import MemoryEvent, Pool, Wait
 
 
 class Together:
-    """Makes one trace of those of several hosts, with the names that `kvspec merge` gives them."""
+    """Merges the traces of several hosts into one, with the names that `kvspec merge` gives them."""
 
     def __init__(self, trace: Trace, hosts: Sequence[str], later: Mapping[str, str] = MappingProxyType({})) -> None:
-        """The header is written when all `hosts` have one. Each of `later` has the memory of another."""
+        """The header is written when all `hosts` have one. Each host in `later` has the memory of another."""
         self._trace, self._waiting, self._later = trace, set(hosts), later
         self._pools: dict[str, Pool] = {}
         self._names = {host: Names(host, [*hosts, *later], self._pools) for host in (*hosts, *later)}
 
     def header(self, producer: str, pools: Mapping[str, Pool], host: str | None = None) -> None:
-        """One host's memory was made."""
+        """The memory of one host was made."""
         assert host is not None
         if host in self._later:
             return
@@ -42,13 +42,13 @@ class Together:
 
 
 class One:
-    """The trace of one host of several."""
+    """The trace of one of several hosts."""
 
     def __init__(self, together: Together, host: str) -> None:
         self._together, self._host = together, host
 
     def header(self, producer: str, pools: Mapping[str, Pool], host: str | None = None) -> None:
-        """Its memory was made."""
+        """The memory of this host was made."""
         self._together.header(producer, pools, self._host)
 
     def emit(self, event: MemoryEvent) -> None:

@@ -25,22 +25,22 @@ Level = Literal["requests", "memory"]
 
 
 class Symptom(msgspec.Struct, forbid_unknown_fields=True, frozen=True, rename={"with_": "with"}):
-    """One way in which an issue of the request level shows. A field that is left out fits any finding."""
+    """One symptom of an issue of the request level. A field that is left out fits any finding."""
 
     rules: tuple[str, ...]
     operations: tuple[str, ...] = ()
     """The operation with the finding."""
     with_: tuple[str, ...] = ()
-    """Operations of the shortest trace, each as often as it is listed."""
+    """Operations in the shortest trace, each as often as listed."""
     parts: tuple[str, ...] = ()
-    """Beginnings of the part of the answer that is wrong (`kvspec.rules.Violation`)."""
+    """Prefixes of the wrong part of the answer (`kvspec.rules.Violation`)."""
     raised: str = ""
-    """A part of the engine's own words, where it raised an exception."""
+    """A part of the engine's message, if it raised an exception."""
     pool: Literal["window", "states"] | None = None
-    """The second pool that there must be."""
+    """The second pool that is required."""
 
     def fits(self, rule: str, operation: str, trace: Iterable[str], pool: str | None, part: str, raised: str) -> bool:
-        """Whether a finding shows it."""
+        """Whether a finding fits this symptom."""
         return (
             rule in self.rules
             and (not self.parts or part.startswith(self.parts))
@@ -61,29 +61,29 @@ class Issue(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     title: str
     level: Level
     when: tuple[Symptom, ...] = ()
-    """Of the request level: how it shows."""
+    """At the request level: the symptoms."""
     rule: str = ""
-    """Of the memory level: the rule that it breaks; empty: any, where it is looked for alone."""
+    """At the memory level: the broken rule; empty: any, if a drive looks only for this issue."""
     code: str = ""
-    """The code of the finding, where the rule is not enough."""
+    """The code of the finding, if the rule is not enough."""
     where: dict[str, str] = {}
-    """Details of the finding: a regular expression for each."""
+    """Detail of the finding -> a regular expression."""
     places: tuple[str, ...] = ()
-    """Functions of the engine that queued one of the operations, or that raised the error; none: any."""
+    """Functions of the engine that queued one of the operations, or that raised the error; empty: any."""
     kind: Literal["engine", "specification"] = "engine"
-    """Whether the engine is wrong, or does otherwise without harm."""
+    """Whether the engine is wrong, or deviates without harm."""
     since: str = ""
-    """The first release that is known to have it."""
+    """The first release that is known to have the issue."""
     fixed: str = ""
-    """The first release without it; empty: the newest that was tried has it."""
+    """The first release without the issue; empty: the newest tried release has it."""
     pull: str = ""
     """The engine's pull request that fixes it."""
     seen: str = ""
-    """The releases that were found to have it."""
+    """The releases in which the issue was found."""
     events: str = ""
-    """The number of events until it was found."""
+    """The number of events until the issue was found."""
     lines: tuple[str, ...] = ()
-    """The engine's files and lines: in release `since` if no other one is named, below the package's folder."""
+    """The engine's files and lines, below the package's folder; of release `since` unless another one is named."""
     description: str = ""
     effect: str = ""
     """The consequence for a user."""
@@ -92,17 +92,17 @@ class Issue(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     no_trace: str = ""
     """The reason why there is no trace."""
     workload: dict[str, Any] | None = None
-    """Options of the driver that bring it out; `like` names an entry of `workloads` with the others. Empty: any run."""
+    """Options of the driver that show the issue; `like` names an entry of `workloads` with the rest. Empty: any run."""
     fix: str = ""
-    """The name of the patch in the engine's `fixes` that takes it away."""
+    """The name of the patch in the engine's `fixes` that fixes the issue."""
 
     @property
     def specific(self) -> bool:
-        """Whether a finding of any run shows it; a rule alone would cover other issues that break it."""
+        """Whether a finding of any run can show the issue; a rule alone would also cover other issues."""
         return bool(self.code or self.where or self.places)
 
     def fits(self, finding: Finding) -> bool:
-        """Whether a finding of the memory level shows it."""
+        """Whether a finding of the memory level shows this issue."""
         return (
             self.rule in ("", finding.rule)
             and self.code in ("", finding.code)
@@ -111,7 +111,7 @@ class Issue(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         )
 
     def covers(self, release: str, repaired: frozenset[str] = frozenset()) -> bool:
-        """Whether a release has it. One without a number counts as the newest.
+        """Whether a release has the issue. A release without a number counts as the newest.
 
         `repaired`: pull requests that the release has.
         """
@@ -120,12 +120,12 @@ class Issue(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         return not is_before(release, self.since)
 
     def fixed_in(self, release: str) -> bool:
-        """Whether a release has the fix. One without a number may have the issue."""
+        """Whether a release has the fix. A release without a number may have the issue."""
         return bool(self.fixed) and _numbered(release) and not is_before(release, self.fixed)
 
 
 def is_before(release: str, other: str) -> bool:
-    """Whether both have numbers, and one is less than the other."""
+    """Whether both releases have numbers, and the first is less than the second."""
     return _numbered(release) and _numbered(other) and version_key(release) < version_key(other)
 
 
@@ -139,13 +139,13 @@ def _detail(finding: Finding, name: str) -> str:
 
 
 class Section(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """A part of an engine's page: text, and below it a table of issues."""
+    """A part of an engine's page: a text, followed by a table of issues."""
 
     text: str
     columns: tuple[tuple[str, str], ...] = ()
-    """Fields of an issue, each with the head of its column."""
+    """Fields of an issue, each with its column's head."""
     issues: tuple[str, ...] = ()
-    """Empty: all of the level."""
+    """The ids of the issues; empty: all of the level."""
     level: Level = "memory"
 
 
@@ -161,7 +161,7 @@ class Table(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         return [issue for issue in self.issues if issue.level == level]
 
     def workload(self, issue: Issue) -> dict[str, Any]:
-        """The options that bring an issue out, those of `like` included."""
+        """The options that show an issue, including those of `like`."""
         return self._whole(issue.workload or {})
 
     def _whole(self, options: dict[str, Any]) -> dict[str, Any]:
@@ -173,7 +173,7 @@ def options_of(given: dict[str, Any], kind: type[W]) -> W:
     """The options of a workload, for a driver that takes those of `kind`.
 
     Raises:
-        ValueError: one is misspelt; msgspec leaves it out.
+        ValueError: an option is misspelt; msgspec ignores it.
     """
     if unknown := given.keys() - get_type_hints(kind).keys():
         raise ValueError(f"no option of a workload: {', '.join(sorted(unknown))}")
@@ -181,7 +181,7 @@ def options_of(given: dict[str, Any], kind: type[W]) -> W:
 
 
 def remaining(fixes: Mapping[str, F], but: str, needed: Mapping[str, str]) -> list[F]:
-    """The fixes of all issues but one, and but the one that is `needed` for it to show."""
+    """The fixes of all issues except `but`, and except the one that is `needed` to show it."""
     return [fix for name, fix in fixes.items() if name not in (but, needed.get(but))]
 
 

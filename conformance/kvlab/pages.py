@@ -52,7 +52,7 @@ def _cell(engine: str, issue: Issue, section: Section, field: str) -> str:
 
 
 def _label(trace: str) -> str:
-    """The release in the name of a trace, or the name."""
+    """The release in the name of a trace, or else the name."""
     stem = trace.removesuffix(".jsonl")
     numbered = re.search(r"-(\d+\.\d+\.\d+)$", stem)
     return numbered[1] if numbered else f"`{stem}`"

@@ -1,6 +1,6 @@
 """Pairs: an event on a page, and the next event on it. A driver never checks two events that it never brings together.
 
-How many pairs its runs reach says how much of an engine a driver comes to, whatever is found.
+The number of pairs that its runs reach measures how much of an engine a driver covers, regardless of findings.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,28 +28,28 @@ from kvspec.memory.events import (
 
 
 class Pair(NamedTuple):
-    """Two events on one page of a pool, of which the second one is the next after the first one."""
+    """Two successive events on one page of a pool."""
 
     pool: str
     first: str
-    """The kind of event; of an operation what it does, and where in the engine it was queued."""
+    """The kind of event; for an operation its kind of use, and its place in the engine."""
     in_flight: bool
-    """Whether the first one is an operation that the host has not seen complete."""
+    """Whether the first event is an operation that the host has not seen complete."""
     second: str
     same_holder: bool
     same_stream: bool
-    """The host has a stream of its own, for all that is no operation."""
+    """Whether both are on one stream. The host is a stream for all events that are not operations."""
 
 
 _Event = tuple[str, str | None, str | int | None, int]
-"""The last event on a page: its kind, for which holder, on which stream, and the operation's number."""
+"""The last event on a page: its kind, its holder, its stream, and the operation's number."""
 
 
 class Pairs:
     """The pairs that runs have reached."""
 
     def __init__(self) -> None:
-        """None."""
+        """Begin without pairs."""
         self.reached: set[Pair] = set()
         self.header({})
         self._steps: dict[type[MemoryEvent], Callable[[Any], None]] = {
@@ -63,19 +63,19 @@ class Pairs:
         }
 
     def header(self, pools: Mapping[str, Pool]) -> None:
-        """Another memory, all of it free."""
+        """Begin with another memory, all of it free."""
         self._sizes = {name: pool.page_size for name, pool in pools.items()}
         self._last: dict[str, dict[Page, _Event]] = {}
         self._tables: dict[str, tuple[str, str, list[Page]]] = {}
         """Table -> its holder, its pool and its pages."""
         self._flying: dict[OpId, tuple[int, str | int]] = {}
-        """Operation -> its number, and its stream; its number again if it has none."""
+        """Operation -> its number, and its stream; without a stream its number again."""
         self._done: dict[str | int | None, int] = {}
-        """Stream -> the number of the last operation that was seen complete."""
+        """Stream -> the number of the last operation seen complete."""
         self._begun = 0
 
     def step(self, event: MemoryEvent) -> None:
-        """One more event."""
+        """Note one more event."""
         step = self._steps.get(type(event))
         if step is not None:
             step(event)
@@ -138,7 +138,7 @@ class Pairs:
             self._done[stream] = max(number, self._done.get(stream, 0))
 
     def _touch(self, pool: str, pages: Iterable[Page], event: _Event) -> None:
-        """The next event on these pages."""
+        """Note the next event on these pages."""
         last, before = self._last.setdefault(pool, {}), None
         for page in pages:
             first = last.get(page)

@@ -1,4 +1,4 @@
-"""Releases of real engines, kept in a folder of their own and never in this repository."""
+"""Releases of real engines, kept in a separate folder and never in this repository."""
 
 import os
 import re
@@ -10,25 +10,25 @@ from pathlib import Path
 from kvconform.subprocesses import run
 
 PINS = Path(__file__).with_name("wheels.txt")
-"""Wheels that may be fetched of the releases that this repository names, by hash, as pip's requirements have it."""
+"""The hashes of the wheels of releases that this repository names, as requirements for pip."""
 
 ENGINES = ("lmcache", "max", "sglang", "transformers", "vllm")
 """Engines whose releases are on the package index, by the names of their packages."""
 
 
 def cache_folder() -> Path:
-    """Where releases are kept: below the user's cache folder, as the XDG rules have it."""
+    """The folder of releases: below the user's cache folder, by the XDG rules."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base) / "kvspec" / "engines"
 
 
 def folder_of(version: str, cache: Path | None = None, engine: str = "sglang") -> Path:
-    """The folder of one release, whether it is there or not."""
+    """The folder of one release, whether it exists or not."""
     return (cache or cache_folder()) / f"{engine}-{version}"
 
 
 def installed(cache: Path | None = None, engine: str = "sglang") -> list[str]:
-    """The versions that are there, the oldest first."""
+    """The existing versions, the oldest first."""
     folder = cache or cache_folder()
     found = [path for path in folder.glob(f"{engine}-*") if (path / engine).is_dir()]
     return sorted((path.name.removeprefix(f"{engine}-") for path in found), key=version_key)
@@ -40,24 +40,23 @@ def version_key(version: str) -> list[int]:
 
 
 def pinned(engine: str, version: str) -> str | None:
-    """The requirement of a release with the hashes of its wheels; `None` where it has none here."""
+    """The requirement of a release with the hashes of its wheels; `None` if it is not pinned."""
     lines = PINS.read_text(encoding="utf-8").splitlines()
     return next((line for line in lines if line.startswith(f"{engine}=={version} ")), None)
 
 
 class NotFetched(Exception):
-    """A release that could not be fetched; the message is one line that says why."""
+    """A release could not be fetched. The message says why in one line."""
 
 
 def fetch(version: str, cache: Path | None = None, engine: str = "sglang") -> Path:
-    """Fetch one release, the wheel alone, unless it is there already; its folder.
+    """Fetch the wheel of one release, unless it exists already. Returns its folder.
 
-    pip does it, from wherever pip is set up to look; a release that is pinned must have the hash it had. A release is
-    unpacked beside its place and moved there when it is complete, so that an interrupted run leaves nothing that looks
-    like one.
+    pip fetches it, from its configured index; a pinned release must have the pinned hash. A release is unpacked beside
+    its place and moved there when it is complete, so that an interrupted run leaves no partial release.
 
     Raises:
-        NotFetched: pip could not fetch it, or its wheel is not the one that is pinned.
+        NotFetched: pip could not fetch it, or its wheel is not the pinned one.
     """
     folder = folder_of(version, cache, engine)
     if (folder / engine).is_dir():
@@ -92,7 +91,7 @@ def fetch(version: str, cache: Path | None = None, engine: str = "sglang") -> Pa
             # Its kernels take a gigabyte, and its bookkeeping is Python.
             for library in target.rglob("*.so"):
                 library.unlink()
-        # Another process may have installed it meanwhile; one of two equal releases is enough.
+        # Another process may have installed the same release meanwhile; one is enough.
         if not folder.exists():
             shutil.move(target, folder)
     return folder

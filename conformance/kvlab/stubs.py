@@ -1,4 +1,4 @@
-"""Stand-ins for what an engine imports beside its bookkeeping, so that its own classes run from a bare wheel."""
+"""Stubs for the other imports of an engine's bookkeeping, so that its own classes run from a bare wheel."""
 
 import importlib.abc
 import importlib.machinery
@@ -11,11 +11,11 @@ from typing import Any
 
 
 class EngineError(Exception):
-    """An engine's release that cannot be had; the message is one line that says why."""
+    """An engine's release cannot be loaded. The message says why in one line."""
 
 
 class _StandInType(type):
-    """Any attribute of a stand-in class is another stand-in."""
+    """Any attribute of a stub class is another stub."""
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):
@@ -29,7 +29,7 @@ class _StandInType(type):
 
 
 class StandIn(metaclass=_StandInType):
-    """Whatever is asked of it: a base class, a decorator, a type's parameter, a value that is false."""
+    """Works as anything: a base class, a decorator, a type's parameter, a false value."""
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         """Take anything."""
@@ -41,7 +41,7 @@ class StandIn(metaclass=_StandInType):
         return cls
 
     def __call__(self, *args: Any, **kwargs: object) -> Any:
-        """As a decorator it gives back what it decorates."""
+        """As a decorator it returns the decorated object."""
         return args[0] if len(args) == 1 and callable(args[0]) and not kwargs else StandIn()
 
     def __getattr__(self, name: str) -> Any:
@@ -69,7 +69,7 @@ class StandIn(metaclass=_StandInType):
 
 
 class Arguments(types.SimpleNamespace):
-    """The options of a server; every other one that a release reads is `None`."""
+    """The options of a server; all other options that a release reads are `None`."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -88,15 +88,15 @@ class _StandInModule(types.ModuleType):
 
 
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Answers the imports of modules that are stood in for, and leaves the rest to Python.
+    """Finds stubs for replaced modules, and leaves the rest to Python.
 
-    A package on the way to a real module is a stand-in too, but one in which its real modules are found.
+    A package above a real module is a stub, too, but its real modules are found in it.
     """
 
     def __init__(self, stood_in: Sequence[str], real: Sequence[str], root: Path) -> None:
-        """Stand in for what lies at or below `stood_in`, except what lies at or below `real`; who says it closer wins.
+        """Replace the modules `stood_in` and below, except `real` and below. The closer name wins.
 
-        `root` is the folder in which the engine's package lies.
+        `root` is the folder that contains the engine's package.
         """
         self._stood_in = frozenset(stood_in)
         self._real = frozenset(real)
@@ -105,28 +105,28 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """A stand-in's spec; `None` for what is real, or none of its business."""
+        """The spec of a stub; `None` for other modules."""
         if _closest(fullname, self._stood_in) <= _closest(fullname, self._real):
             return None
         return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        """A module in which every name is there."""
+        """A module that has every name."""
         return _StandInModule(spec.name)
 
     def exec_module(self, module: types.ModuleType) -> None:
-        """Say where its real modules lie."""
+        """Set where its real modules are found."""
         on_the_way = any(below(name, (module.__name__,)) for name in self._real)
         module.__path__ = [str(self._root.joinpath(*module.__name__.split(".")))] if on_the_way else []
 
 
 def below(name: str, roots: Sequence[str]) -> bool:
-    """Whether a module is one of `roots` or lies below one."""
+    """Whether a module is one of `roots` or below one."""
     return any(name == root or name.startswith(f"{root}.") for root in roots)
 
 
 def _closest(name: str, roots: frozenset[str]) -> int:
-    """How long the longest of `roots` is that a module is one of or lies below; 0 for none."""
+    """The length of the longest of `roots` that a module is or is below; 0 for none."""
     while name and name not in roots:
         name = name.rpartition(".")[0]
     return len(name)
@@ -144,11 +144,11 @@ def importable(
     real: Sequence[str] = (),
     absent: Sequence[str] = (),
 ) -> bool:
-    """Make a package of an engine importable from a folder, without its own `__init__`, which may import a model.
+    """Make a package of an engine importable from a folder, without its `__init__`, which may import a model.
 
     `folder` has the package below `within`, and the package has `holds`. Modules below `stubs` are stubs, except those
-    below `real`; so are packages of `absent` that are not installed. A process can hold one release of an engine: the
-    answer is whether this call made it importable.
+    below `real`; so are packages of `absent` that are not installed. A process can hold one release of an engine:
+    returns whether this call made it importable.
 
     Raises:
         EngineError: there is no such release, a package of `needs` is missing, or the process holds another release.
@@ -174,7 +174,7 @@ def require(name: str, *packages: str) -> None:
     """Check that the packages that an engine's classes need are installed.
 
     Raises:
-        EngineError: one is not.
+        EngineError: a package is not installed.
     """
     for package in packages:
         if importlib.util.find_spec(package) is None:
@@ -185,7 +185,7 @@ def require_installed(package: str) -> None:
     """Check that a release of an engine is installed, or loaded.
 
     Raises:
-        EngineError: it is not.
+        EngineError: the release is not installed.
     """
     if package not in sys.modules and importlib.util.find_spec(package) is None:
         raise EngineError(f"{package} is not installed")

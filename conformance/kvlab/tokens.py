@@ -1,9 +1,9 @@
-"""The token oracle of the drivers: each launch consumes, and each client is answered, exactly what is due.
+"""The token oracle of the drivers: each launch consumes, and each client gets, exactly the expected tokens.
 
-The stand-in for a model samples a hash of the run's seed, the request and the position, so every token is known before
-the engine samples it. `Tokens` holds two things against these: the tokens and positions that a launch takes, as the
-engine's own input has them, and the tokens that a client gets. A sampled token but for the end token names its request
-and its position, so a wrong one shows where it comes from.
+The stub for a model samples a hash of the run's seed, the request and the position, so every token is known before the
+engine samples it. `Tokens` compares two things with these: the tokens and positions in the engine's own input of a
+launch, and the tokens that a client gets. A sampled token except the end token encodes its request and position, so a
+wrong one shows where it comes from.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ RULE = Rule(
     "A token that is lost, doubled or another request's is a wrong answer, and no rule of memory is broken by it.",
     "26815",
 )
-"""The drivers' own rule: a driver knows the tokens that are due, a recording does not."""
+"""The drivers' own rule: a driver knows the expected tokens, a recording does not."""
 
 CODES = {
     f"{RULE.id}/consumed": "a launch takes {0.found} where {0.holder} has {0.expected}, at position {0.slot}",
@@ -34,11 +34,11 @@ CODES = {
     f"{RULE.id}/other": "{0.holder} is answered {0.found} in the place of {0.expected}",
     f"{RULE.id}/late": "{0.holder} is answered {0.found} after its end",
 }
-"""The cases, each with its sentence about a finding."""
+"""Case of the rule -> the sentence about its finding."""
 
 EOS = 0
 FIRST = 1 << 10
-"""Sampled tokens but for the end token are from here on; prompts are of smaller ones."""
+"""Sampled tokens except the end token begin here; the tokens of prompts are smaller."""
 
 Reason = Literal["", "done", "abort"]
 """How an answer ends a request, or a turn of a session: not at all, by itself, or by an abort."""
@@ -50,12 +50,12 @@ def describe(finding: Finding) -> str:
 
 
 def ignored(finding: Finding) -> None:
-    """Takes a finding that no caller asked for."""
+    """Ignore a finding."""
 
 
 @dataclass
 class _Turn:
-    """A client's question."""
+    """A turn of a client."""
 
     prompt: Sequence[int]
     most: int
@@ -64,10 +64,10 @@ class _Turn:
 
 @dataclass
 class _Request:
-    """The tokens due to one client: `text` is prompt and sampled tokens, up to `answered` the client has it."""
+    """The tokens for one client: `text` is the prompt and the sampled tokens; the client has it up to `answered`."""
 
     voice: object
-    """Requests of one voice and one seed sample the same."""
+    """Requests with the same voice and seed sample the same tokens."""
     text: list[int]
     first: int
     """The length of the prompt."""
@@ -75,7 +75,7 @@ class _Request:
     answered: int
     ended: bool = False
     turns: list[_Turn] = field(default_factory=list)
-    """Turns that are asked for and have not begun."""
+    """Requested turns that have not begun."""
 
 
 class Tokens:
@@ -90,27 +90,27 @@ class Tokens:
         size: int = 1 << 29,
         longest: int = 1 << 29,
     ) -> None:
-        """`ends`: how often a token is the end token; `size`: tokens of the vocabulary; `longest`: of a context."""
+        """`ends`: how often a token is the end token; `size`: of the vocabulary; `longest`: tokens of a context."""
         self.seed, self._report, self._ends, self._size = seed, report, ends, size
         self._longest = longest
         self._requests: dict[str, _Request] = {}
         self._owners: dict[int, tuple[str, int]] = {}
         self.texts: list[list[int]] = []
-        """Prompts and answers of requests, or turns, that ended by themselves: what chats go on from."""
+        """Prompts and answers of requests and turns that ended by themselves: chats continue them."""
 
-    # Tokens that are due
+    # Expected tokens
 
     def arrive(self, name: str, prompt: Sequence[int], most: int, *, ends: bool = True) -> None:
-        """A client asks for at most `most` tokens; `ends`: the end token ends them.
+        """A client requests at most `most` tokens; `ends`: the end token ends the request.
 
-        Of requests with the same prompt half sample the same, as greedy ones do.
+        Half of the requests with the same prompt sample the same tokens, like greedy ones.
         """
         voice = tuple(prompt) if self._hash(name) & 1 else name
         text = list(prompt)
         self._requests[name] = _Request(voice, text, len(text), _Turn(prompt, most, ends), len(text))
 
     def turn(self, name: str, prompt: Sequence[int], most: int) -> None:
-        """A client of a session asks for more: behind what it has but for its last token, which the prompt replaces."""
+        """A client of a session sends a turn. Its prompt follows the text, and replaces the last token of that."""
         request = self._requests[name]
         request.turns.append(_Turn(prompt, most, request.turn.ends))
         if request.ended:
@@ -123,7 +123,7 @@ class Tokens:
         request.ended = False
 
     def text(self, name: str) -> list[int]:
-        """The prompt of a request, and what its client was answered."""
+        """The prompt of a request, and the tokens that its client got."""
         request = self._requests[name]
         return request.text[: request.answered]
 
@@ -133,7 +133,7 @@ class Tokens:
         return EOS if number % 10_000 < self._ends * 10_000 else FIRST + (number >> 16) % (self._size - FIRST)
 
     def sample(self, name: str, position: int) -> int:
-        """The same, where a launch samples it: it consumes all that is before it."""
+        """The same for a launch that samples it, and so consumes all tokens before."""
         text, token = self._requests[name].text, self.due(name, position)
         if position == len(text):
             text.append(token)
@@ -146,7 +146,7 @@ class Tokens:
     # Launches and answers
 
     def begin(self, name: str, expected: int, start: int, at: str) -> None:
-        """A launch begins at position `start` of a request; `expected` is where what is computed of it ends."""
+        """A launch begins at position `start` of a request; `expected` is the end of its computed tokens."""
         if start != expected:
             self._find("position", name, at, start, expected=expected, found=start)
 
@@ -167,9 +167,9 @@ class Tokens:
     def answer(
         self, name: str, tokens: Sequence[int], at: str, reason: Reason = "", *, most: int | None = None
     ) -> None:
-        """A client gets these tokens; with a `reason` they are the last of its request, or turn.
+        """A client gets these tokens. With a `reason` they are the last of its request or turn.
 
-        `most`: the engine has less room than the client asked for.
+        `most`: the limit of an engine with less room than the client requested.
         """
         request = self._requests[name]
         if most is not None:
@@ -188,13 +188,13 @@ class Tokens:
             self._next_turn(request)
 
     def _complete(self, request: _Request) -> bool:
-        """Whether the client has all that it asked for, or its context is full."""
+        """Whether the client has all requested tokens, or its context is full."""
         got = request.answered - request.first
         ends = request.turn.ends and request.text[request.answered - 1] == EOS
         return got > 0 and (got >= request.turn.most or ends or request.answered >= self._longest)
 
     def _one(self, name: str, request: _Request, token: int, at: str) -> None:
-        """One token; after a finding go on as if the engine were right."""
+        """Check one token. After a finding continue as if the engine were right."""
         position = request.answered
         request.answered += 1
         if position < len(request.text) and token == request.text[position]:
@@ -218,7 +218,7 @@ class Tokens:
         return self._said(request.text[position]) if position < len(request.text) else "a token that no launch sampled"
 
     def _said(self, token: int) -> str:
-        """A token in words: whose it is."""
+        """A token in words: its request and position."""
         owner = self._owners.get(token) if token != EOS else None
         if owner is not None:
             return f"token {owner[1]} of {owner[0]}"

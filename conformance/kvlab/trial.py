@@ -1,4 +1,4 @@
-"""An engine's own scheduler, driven with hooks and checked event by event, as it is or with injected faults."""
+"""An engine's own scheduler, driven with hooks and checked event by event, unmodified or with injected faults."""
 
 import importlib
 from pathlib import Path
@@ -17,10 +17,10 @@ ATTACHED = ("vllm", "sglang", "sglang-jax", "mini-sglang", "nano-vllm", "transfo
 
 
 def trial_of(engine: str, folder: Path | None) -> Trial:
-    """The engine in a checkout or an unpacked wheel; `None`: the vLLM that is installed.
+    """The engine in a checkout or an unpacked wheel; `None`: the installed vLLM.
 
     Raises:
-        EngineError: it cannot be had.
+        EngineError: the engine cannot be loaded.
     """
     if engine not in ATTACHED:
         raise EngineError(f"{engine} is none of {', '.join(ATTACHED)}")
@@ -33,7 +33,7 @@ def trial_of(engine: str, folder: Path | None) -> Trial:
 def drive(
     console: Console, trial: Trial, runs: int, *, without_known: bool, seed: int = 0, events: int | None = None
 ) -> int:
-    """Drive an engine on random requests and print the findings, with known issues that show so; 1 if there are any."""
+    """Drive an engine on random requests and print the findings, including known issues. Returns 1 if there are any."""
     checked = CheckedTrace()
     with until_interrupted():
         drive_trial(trial, range(seed, seed + runs), fixed=without_known, events=events, checked=checked)
@@ -52,10 +52,10 @@ def drive(
 
 
 def inject(console: Console, trial: Trial, runs: int, *, without_known: bool, fault: str = "") -> int:
-    """Inject one fault after the other and print the first finding of each; 1 if one is missed.
+    """Inject one fault after the other and print the first finding of each. Returns 1 if a fault is missed.
 
-    `fault` names the only one to inject; empty: all. The seeds go round: the run that has found the last fault comes
-    first, for neighbours are often found by the same.
+    `fault` names the only one to inject; empty: all. The seeds rotate: the seed that has found the last fault comes
+    first, because neighbouring faults are often found by the same run.
 
     Raises:
         NotInjected: no fault has this name.

@@ -1,7 +1,6 @@
-"""Threads of engines of which one runs at a time, until it waits: the drive says which goes on, and the seed says all.
+"""Engines' threads, which run one at a time until they wait. The drive decides which runs, by the seed.
 
-An engine's own loops run as they are. Where they would wait for a socket, a queue or a clock, what stands in for it
-calls `Turns.wait`.
+An engine's own loops run unchanged. If they would wait for a socket, a queue or a clock, the stub calls `Turns.wait`.
 """
 
 import threading
@@ -10,17 +9,17 @@ from typing import ClassVar
 
 
 class Over(BaseException):
-    """The drive has ended, or the server whose thread it is. No engine catches it."""
+    """The drive has ended, or the thread's server has. No engine catches this."""
 
 
 class Task:
-    """One thread of a server. It begins when it gets its first turn."""
+    """One thread of a server. It starts in its first turn."""
 
     def __init__(self, server: str, name: str, body: Callable[[], object]) -> None:
-        """`server` is whose thread it is."""
+        """Make a thread of `server`."""
         self.server, self.name = server, name
         self.until: Callable[[], bool] = lambda: True
-        """Whether what it waits for is there."""
+        """Whether its wait is over."""
         self.error: BaseException | None = None
         self.ended = self.stopped = False
         self.go = threading.Semaphore(0)
@@ -55,26 +54,26 @@ class Turns:
     current: ClassVar["Turns"]
 
     def __init__(self) -> None:
-        """There are none yet."""
+        """Begin without threads."""
         self.back = threading.Semaphore(0)
         self.running: Task | None = None
         self._tasks: list[Task] = []
         Turns.current = self
 
     def add(self, task: Task) -> None:
-        """One more thread."""
+        """Add a thread."""
         self._tasks.append(task)
         task.begin()
 
     def ready(self) -> list[Task]:
-        """The threads that could go on now."""
+        """The threads that can run now."""
         return [task for task in self._tasks if not task.ended and task.until()]
 
     def turn(self, task: Task) -> None:
-        """Let a thread go on until it waits again, or ends.
+        """Let a thread run until it waits again or ends.
 
         Raises:
-            BaseException: what the thread ended with.
+            BaseException: the error that ended the thread.
         """
         self.running = task
         task.go.release()
@@ -84,10 +83,10 @@ class Turns:
             raise task.error
 
     def wait(self, until: Callable[[], bool] = lambda: True) -> None:
-        """Called in a thread: let others go on, and return in a later turn, in which `until` says yes.
+        """Called in a thread: let others run, and return in a later turn in which `until` holds.
 
         Raises:
-            Over: the drive has ended, or the server.
+            Over: the drive or the server has ended.
         """
         task = self.running
         assert task is not None, "the drive itself waits for nothing"
@@ -103,7 +102,7 @@ class Turns:
 
     def close(self) -> None:
         """End all threads, wherever they wait."""
-        if self.running is not None:  # it was still at work when the drive was ended
+        if self.running is not None:  # it was still running when the drive ended
             self.back.acquire()
         self._end(self._tasks)
 

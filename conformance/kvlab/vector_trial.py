@@ -1,4 +1,4 @@
-"""The vectors that find faults injected into an engine's own code, through its adapter."""
+"""The vectors that find injected faults in an engine's own code, through its adapter."""
 
 import contextlib
 import io
@@ -22,15 +22,15 @@ class Injected(NamedTuple):
 
     name: str
     fail: int
-    """Vectors that fail with it, and without it conform or fail later."""
+    """The number of vectors that fail with it, and that without it conform or fail later."""
     first: str
-    """The first of them, and its finding; empty if none fails."""
+    """The first such vector with its finding; empty if none fails."""
     operations: int
-    """Operations that it took."""
+    """The number of operations until then."""
 
 
 def tried(factory: Factory, defects: list[Defect]) -> list[Injected]:
-    """Each defect alone, with all vectors that the adapter supports.
+    """Run all vectors that the adapter supports with each defect alone.
 
     Raises:
         NotInjected: the engine has other lines than those that the defects are for.
@@ -60,13 +60,13 @@ def _with(name: str, without: list[tuple[Vector, Outcome]], factory: Factory) ->
 
 
 def _run(vector: Vector, factory: Factory) -> Outcome:
-    # An engine that is out of memory prints its tree.
+    # An engine without free memory prints its tree.
     with contextlib.redirect_stdout(io.StringIO()):
         return run_vector(vector, factory)
 
 
 def show(console: Console, engine: str, results: list[Injected]) -> int:
-    """Print the vectors that find each fault; 1 if one is missed."""
+    """Print the vectors that find each fault. Returns 1 if a fault is missed."""
     for one in results:
         found = f"{one.fail} vectors, after {one.operations} operations {one.first}" if one.fail else "not found"
         console.print(f"  {one.name}: {found}", markup=False, soft_wrap=True)
@@ -80,8 +80,7 @@ def inject(console: Console, engine: str, folder: Path, fault: str = "") -> int:
     `fault` names the only one to inject; empty: all.
 
     Raises:
-        EngineError: the engine cannot be had, or has no adapter.
-        NotInjected: no fault has this name.
+        EngineError: the engine cannot be loaded, or has no adapter. NotInjected: no fault has this name.
     """
     factory, faults = _factory_and_faults(engine, folder)
     return show(console, engine, tried(factory, chosen(faults, fault)))
@@ -89,7 +88,7 @@ def inject(console: Console, engine: str, folder: Path, fault: str = "") -> int:
 
 def _factory_and_faults(engine: str, folder: Path) -> tuple[Factory, list[Defect]]:
     if engine == "sglang":
-        os.environ["SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND"] = "python"  # a compiled core takes no fault
+        os.environ["SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND"] = "python"  # no fault can be injected into a compiled core
         from kvlab.sglang import adapter as sglang
         from kvlab.sglang import faults_requests
 

@@ -1,9 +1,9 @@
 """Triton's interpreter at a quarter of the time, with the same results.
 
-It replaces the functions of Triton's language by interpreted ones at each launch, and again at each call of a function
-in a kernel, and puts them back at the end of a launch. Here that happens once for each function, and they stay. It also
-looks a type up in a table that it makes anew each time; here the answer is kept. At each sum it works out whether it
-overflows, and asserts that it does not only where it debugs; here it works that out only there.
+The interpreter replaces the functions of Triton's language by interpreted ones at each launch, and again at each call
+of a function in a kernel, and restores them at the end of a launch. Here that happens once for each function, and they
+stay. It also looks up types in a table that it makes anew each time; here the result is kept. It computes for each sum
+whether it overflows, but asserts this only when it debugs; here it is computed only then.
 """
 
 from functools import cache
@@ -19,7 +19,7 @@ class _Type(Protocol):
 
 @cache
 def quicken() -> None:
-    """Make it quick for the rest of the process. A release of Triton with other insides stays as it is."""
+    """Make the interpreter quick for the rest of the process, unless the release of Triton has other internals."""
     from triton.runtime import interpreter
 
     if not hasattr(interpreter, "_LangPatchScope"):

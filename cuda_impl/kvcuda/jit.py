@@ -15,13 +15,13 @@ P = ParamSpec("P")
 
 
 class _Launch(Protocol):
-    """A launch as Triton makes it: of anything."""
+    """Triton's launch, which takes any arguments."""
 
     def __call__(self, *args: object, **kwargs: object) -> object: ...
 
 
 class _Compiled(Protocol):
-    """A kernel as Triton makes it."""
+    """Triton's kernel."""
 
     def __getitem__(self, grid: tuple[int, ...], /) -> _Launch: ...
 
@@ -30,7 +30,7 @@ class Kernel(Generic[P]):
     """A kernel. `kernel[grid](...)` enqueues it on the current stream."""
 
     def __init__(self, function: Callable[P, None], num_warps: int, aligned: bool) -> None:
-        """Decorate its function; it is compiled when it is launched first."""
+        """Decorate its function, which is compiled at the first launch."""
         self.compiled: _Compiled = triton.jit(function)
         self.num_warps = num_warps
         self._aligned = aligned and not INTERPRETED
@@ -43,7 +43,7 @@ class Kernel(Generic[P]):
         return partial(self.compiled[grid], num_warps=self.num_warps)
 
     def _launch(self, grid: tuple[int, ...], *args: P.args, **_: P.kwargs) -> None:
-        """Triton looks at each argument for the variant that it has compiled; here the numbers among them suffice."""
+        """Triton examines each argument to find the compiled variant; here the numbers among them suffice."""
         key = (torch.cuda.current_device(), *(arg for arg in args if not isinstance(arg, torch.Tensor)))
         variant = self._variants.get(key)
         if variant is None:
@@ -55,7 +55,7 @@ class Kernel(Generic[P]):
 
 
 def kernel(num_warps: int = 4, *, aligned: bool = False) -> Callable[[Callable[P, None]], Kernel[P]]:
-    """Make a function a kernel whose programs have so many warps.
+    """Make a function a kernel; each program has `num_warps` warps.
 
     `aligned`: each of its tensors always has the same type and begins at a multiple of 16 bytes, and all arguments of a
     launch are positional.

@@ -21,7 +21,7 @@ from kvspec.memory.events import Begin, Event, Pool, Release, Take, Use
 
 ROWS, TENSORS, BUFFERS = "rows", "tensors", "buffers"
 NO_HOLDER = "no holder"
-"""The holder of a row that no holder has: an error that the memory checker reports."""
+"""Stands for the holder of a row without one: an error that the memory checker reports."""
 _SLOTS = 1 << 40
 """A length greater than any buffer's: events do not give a buffer's length."""
 

@@ -44,7 +44,7 @@ class PageMoves(DeviceTensors):
         self._shed: set[int] = set()
         """Rows that the queued moves take window sides from."""
         self._last_pass: Event | None = None
-        """The end of the forward pass that was launched last."""
+        """The end of the last launched forward pass."""
 
     def free(self, row: int, first: int, last: int, cursor: int = 0) -> None:
         """Put pages `first..last - 1` of a row back on the ring; those before page `cursor` have no window side."""

@@ -48,7 +48,7 @@ class Node:
         self.locks = 0
         """Locks on this node and below."""
         self.ends = 0
-        """Locks on this very node."""
+        """Locks that end at this node."""
         self.last_access = 0
         self.queued = False
         """Whether it is among the candidates for eviction."""
@@ -61,7 +61,7 @@ class Node:
 
 
 class Match(NamedTuple):
-    """A cached prefix of a key, from which a request can go on."""
+    """A cached prefix of a key that a request can continue."""
 
     pages: int
     nodes: list[Node]

@@ -1,6 +1,6 @@
 """Words for kernels: a ring of preallocated buffers on the host, pinned if there is a GPU.
 
-A kernel of which each job is read once reads them there, which takes half the time of a copy and a kernel behind it.
+A kernel that reads each job once reads them there. That takes half the time of a copy and a kernel after it.
 """
 
 import torch

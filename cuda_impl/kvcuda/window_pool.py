@@ -1,4 +1,4 @@
-"""The second pool of a sliding window: each page of the first pool has a window page behind it, until that is freed."""
+"""The second pool of a sliding window: each page of the first pool has a window page, until that is freed."""
 
 from typing import TypeAlias
 

@@ -1,7 +1,7 @@
 """Stands in for the device behind LMCache's connectors.
 
-It writes bytes that follow from the tokens, and compares those that it reads: labels and bytes are two answers to one
-question.
+It writes bytes that follow from the tokens, and compares the bytes that it reads. So labels and bytes check the same
+content independently.
 """
 
 import hashlib
@@ -18,10 +18,10 @@ LAYERS, HEADS, HEAD = 2, 1, 8
 
 
 class Connector:
-    """All layers at once."""
+    """A connector for all layers at once."""
 
     def __init__(self, attached: Attached) -> None:
-        """The tokens are those of the call under way."""
+        """The tokens are those of the current call."""
         self._attached = attached
 
     def batched_from_gpu(self, objects: list[Any], starts: list[int], stops: list[int], **_: Any) -> Any:
@@ -33,14 +33,14 @@ class Connector:
         self.read(objects, starts, stops)
 
     def write(self, objects: list[Any], starts: list[int], stops: list[int], layer: int | None = None) -> None:
-        """Write chunks of a layer, or of all."""
+        """Write chunks of a layer, or of all layers."""
         for made, start, stop in zip(objects, starts, stops, strict=True):
             label = self._attached.label(start, stop, layer)
             self._attached.hooks.guarded(self._attached.wrote, made, label)
             made.tensor.copy_(_bytes(made, label))
 
     def read(self, objects: list[Any], starts: list[int], stops: list[int], layer: int | None = None) -> None:
-        """Read chunks of a layer, or of all."""
+        """Read chunks of a layer, or of all layers."""
         for made, start, stop in zip(objects, starts, stops, strict=True):
             label = self._attached.label(start, stop, layer)
             self._attached.hooks.guarded(self._attached.reads, made, label)
@@ -54,12 +54,12 @@ def _bytes(made: Any, label: str) -> Any:
 
 
 def layerwise(connector: Connector) -> Any:
-    """A connector that gets on a layer at a time; the engine asks for one of its own classes."""
+    """A connector that handles one layer at a time. It derives from the engine's class, as the engine requires."""
     of = importlib.import_module("lmcache.v1.gpu_connector.gpu_connectors").VLLMPagedMemLayerwiseGPUConnector
 
     class Layerwise(of):  # type: ignore[misc, valid-type]
         def __init__(self) -> None:
-            """Nothing of the real one."""
+            """Skip the real constructor."""
 
         def batched_from_gpu(self, layers: Any, starts: list[int], stops: list[int], **_: Any) -> Iterator[None]:
             for layer, objects in enumerate(layers):

@@ -1,7 +1,7 @@
-"""Runs LMCache's engine as a serving engine does: look a prompt up, load what is found, give it back, store the rest.
+"""Runs LMCache's engine as a serving engine does: look up a prompt, load the hit, release it, store the rest.
 
-Writes to disk are queued, and done when the driver lets them, in any order; requests are in any phase meanwhile, and
-may end in each. Keys are cleared at any moment. At the end nothing may be held, and each prompt is served once more.
+Writes to disk are queued, and the driver completes them in any order. Requests may meanwhile be in any phase, and end
+in any phase. Keys are cleared at any moment. At the end nothing may be held, and each prompt is served once more.
 """
 
 import asyncio
@@ -25,24 +25,24 @@ from kvlab.lmcache.device import HEAD, HEADS, LAYERS, Connector, layerwise
 from kvlab.traffic import ERRORS, STUCK, Traffic, until_done
 
 PAGE = 4096
-"""Bytes of a page of the pool: an object of any chunk here has one."""
+"""Bytes of a page of the pool. An object of any chunk here has one page."""
 MOST_STEPS = 5_000
 WAITS = 200
-"""So often a call may wait for memory in a row, while nothing else gets on."""
+"""The most successive waits of a call for memory, while nothing else makes progress."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How big one run is; lengths in tokens, memory in chunks."""
+    """The sizes of one run; lengths in tokens, memory in chunks."""
 
     chunk: int
     pages: int
     files: int
-    """0: no disk."""
+    """The size of the disk; 0: no disk."""
     alphabet: int
     policy: str
     unfull: bool
-    """Whether a chunk that is not full is stored, too."""
+    """Whether partial chunks are stored, too."""
     running: int
     layerwise: bool
     """Whether layers are stored and loaded one at a time."""
@@ -51,9 +51,9 @@ class Shape:
 
     @classmethod
     def drawn(cls, rng: random.Random) -> "Shape":
-        """A memory small enough that chunks are evicted, and prompts that share beginnings.
+        """A memory small enough for evictions, and prompts with common prefixes.
 
-        Layers are not loaded from a disk: where memory is short the engine goes on with chunks that were never read.
+        Layers are not loaded from a disk: if memory is short the engine continues with chunks that were never read.
         """
         by_layers = rng.random() < 0.4
         return cls(
@@ -69,7 +69,7 @@ class Shape:
 
 
 class _Queue:
-    """Work on files: queued by the engine, done when the driver lets it."""
+    """Work on files: the engine queues it, and the driver completes it."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
@@ -90,13 +90,13 @@ class _Queue:
         return True
 
     def advance(self) -> None:
-        """Do some pieces, or none."""
+        """Do a random number of pieces."""
         more = True
         while more:
             more = self._rng.random() < 0.5 and self.step()
 
     def finish(self) -> None:
-        """Do all that is left."""
+        """Do all remaining pieces."""
         more = True
         while more:
             more = self.step()
@@ -108,14 +108,14 @@ class _Queue:
 
 
 def _at_once(coroutine: Any, _: Any) -> Future[Any]:
-    """Stands in for `asyncio.run_coroutine_threadsafe` where the caller waits for it next."""
+    """Stands in for `asyncio.run_coroutine_threadsafe` if the caller waits for the result at once."""
     done: Future[Any] = Future()
     done.set_result(asyncio.run(coroutine))
     return done
 
 
 class _Lock:
-    """Stands in for a lock: in the one thread here a lock that is held is never given back."""
+    """Stands in for a lock. In the only thread here waiting for a held lock would never end."""
 
     def __init__(self) -> None:
         self._held = False
@@ -136,36 +136,36 @@ class _Lock:
 
 
 class _Inline:
-    """Stands in for the executors of the disk: a job is done where it is submitted."""
+    """Stands in for the executors of the disk: a job is done at once when it is submitted."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         """There are no threads."""
 
     async def submit_job(self, job: Callable[..., Any], *args: Any, priority: int = 0, **kwargs: Any) -> Any:
-        """Do it."""
+        """Do the job."""
         return job(*args, **kwargs)
 
     def map(self, job: Callable[..., Any], *parts: Any) -> Iterator[Any]:
-        """Do them in order."""
+        """Do the jobs in order."""
         return map(job, *parts)
 
 
 @dataclass(eq=False)
 class Request:
-    """A request of the serving engine; it looks up, loads, gives back, computes, and stores."""
+    """A request of the serving engine: it looks up, loads, releases, computes and stores."""
 
     name: str
     tokens: list[int]
     tags: dict[str, str]
     within: bool = False
-    """Whether layers of it are on their way: it cannot end."""
+    """Whether its layers are being transferred: then it cannot end."""
     steps: Iterator[None] = field(default_factory=lambda: iter(()))
 
 
 def run(engine: Engine, attached: Attached, seed: int, requests: int = 40, *, shape: Shape | None = None) -> str:
     """Drive one engine until all its requests have ended; the same seed gives the same run.
 
-    The result is the error that ended the run, or nothing.
+    Returns the error that ended the run, or an empty string.
     """
     rng = random.Random(seed)
     shape = shape or Shape.drawn(rng)
@@ -186,7 +186,7 @@ def run(engine: Engine, attached: Attached, seed: int, requests: int = 40, *, sh
 
 
 def _stand_in(engine: Engine, queue: _Queue, patches: Patches) -> None:
-    """Let files be written when the driver lets them, and a wait for memory be one for files."""
+    """Let the driver decide when files are written, and let waits for memory wait for files."""
     waits = 0
 
     def wait(_: float) -> None:
@@ -268,7 +268,7 @@ def _request(cache: Any, shape: Shape, traffic: Traffic) -> Request:
 
 
 def _served(cache: Any, shape: Shape, request: Request) -> Iterator[None]:
-    """The calls for one request, as a serving engine makes them; others go on between them."""
+    """A serving engine's calls for one request. Other requests make progress between them."""
     tokens, given = request.tokens, {"req_id": request.name, "request_configs": request.tags or None}
     found = cache.lookup(tokens, lookup_id=request.name, pin=True, request_configs=request.tags or None)
     yield
@@ -292,7 +292,7 @@ def _served(cache: Any, shape: Shape, request: Request) -> Iterator[None]:
 def _loaded(
     cache: Any, shape: Shape, request: Request, tokens: list[int], given: dict[str, Any]
 ) -> Generator[None, None, int]:
-    """How many tokens are loaded."""
+    """Load the hit. Returns the number of loaded tokens."""
     if not shape.layerwise:
         return int(cache.retrieve(tokens, **given).sum())
     answers = yield from _through(request, cache.retrieve_layer(tokens, **given))
@@ -300,7 +300,7 @@ def _loaded(
 
 
 def _through(request: Request, layers: Iterator[Any]) -> Generator[None, None, list[Any]]:
-    """All layers, one at a time; the request cannot end meanwhile."""
+    """Take all layers, one at a time. The request cannot end meanwhile."""
     answers, request.within = list[Any](), True
     for answer in layers:
         answers.append(answer)

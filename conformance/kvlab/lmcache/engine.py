@@ -1,4 +1,4 @@
-"""Makes an unpacked wheel of LMCache importable on a CPU, without what it imports beside its cache."""
+"""Makes an unpacked wheel of LMCache importable on a CPU, without the packages that its cache does not need."""
 
 import importlib
 import importlib.util
@@ -37,14 +37,14 @@ ABSENT = (
     "uvicorn",
     "yaml",
 )
-"""Packages that LMCache imports and its cache does not need: metrics, remote stores, kernels."""
+"""Packages that LMCache imports but its cache does not need: metrics, remote stores, kernels."""
 
 
 def load(folder: Path) -> Engine:
     """The engine's modules from an unpacked wheel. A process can hold one release.
 
     Raises:
-        EngineError: the folder holds none, or torch is not installed.
+        EngineError: the folder holds no such wheel, or torch is not installed.
     """
     if not (folder / "lmcache" / "v1" / "cache_engine.py").is_file():
         raise EngineError(f"{folder} holds no LMCache")

@@ -1,6 +1,6 @@
-"""Fixes of LMCache's known issues: a finding that remains is a new issue, or a fault of ours.
+"""Fixes of LMCache's known issues: a remaining finding is a new issue, or a defect of kvspec.
 
-Each fix is the smallest that removes the issue, and no proposal.
+Each fix is the smallest that removes the issue, not a proposal.
 """
 
 import importlib
@@ -17,7 +17,7 @@ def _lfu() -> Any:
 
 
 def files_in_flight_are_no_candidates(engine: Engine, patches: Patches) -> None:
-    """A key whose file is still to be written is not evicted."""
+    """A key is not evicted before its file is written."""
     candidates = _lfu().get_evict_candidates
 
     def fixed(self: Any, cache_dict: Any, num_candidates: int = 1) -> Any:
@@ -35,7 +35,7 @@ def files_in_flight_are_no_candidates(engine: Engine, patches: Patches) -> None:
 
 
 def candidates_that_stay_count_again(engine: Engine, patches: Patches) -> None:
-    """A key that was chosen to be evicted and was not begins to count anew."""
+    """A key that was chosen for eviction, but not evicted, counts anew."""
     hit = _lfu().update_on_hit
 
     def fixed(self: Any, key: Any, cache_dict: Any) -> None:
@@ -48,7 +48,7 @@ def candidates_that_stay_count_again(engine: Engine, patches: Patches) -> None:
 
 
 def removed_files_are_given_back(engine: Engine, patches: Patches) -> None:
-    """The size of a file that is removed counts no more."""
+    """The size of a removed file no longer counts."""
     backend = engine.disk.LocalDiskBackend
     remove = backend.remove
 
@@ -76,21 +76,21 @@ def pinned_objects_stay(engine: Engine, patches: Patches) -> None:
 
 
 def pins_of_lookups_stay(engine: Engine, patches: Patches) -> None:
-    """Loading layers gives back the pins that it has taken, those of objects from the disk."""
+    """Loading layers releases only its own pins, those on objects from the disk."""
     own = 'if mem_obj.is_pinned and location == "LocalDiskBackend":'
     place = engine.cache_engine.LMCacheEngine, "retrieve_layer", "if mem_obj.is_pinned:", own
     inject_fault(Defect("pins-of-lookups", "", (place,)), patches)
 
 
 def nothing_to_load_is_no_error(engine: Engine, patches: Patches) -> None:
-    """Where no layer is found there is nothing to wait for."""
+    """If no layer is found there is nothing to wait for."""
     waits = "    next(mem_obj_consumer)\n\n    # Unpin"
     place = engine.cache_engine.LMCacheEngine, "retrieve_layer", waits, f"    if not keys: return\n{waits}"
     inject_fault(Defect("nothing-to-load", "", (place,)), patches)
 
 
 def half_found_chunks_are_unpinned(engine: Engine, patches: Patches) -> None:
-    """The layers of a chunk that has not all of them are unpinned at once."""
+    """The layers of an incomplete chunk are unpinned at once."""
     tail = "extend(key_all_layers)\n                    res = end\n                    continue\n"
     unpins = "for location, pinned in block_mapping.items(): self.storage_manager.batched_unpin(pinned, [location])"
     place = engine.cache_engine.LMCacheEngine, "lookup", tail, f"{tail}                if pin:\n{' ' * 20}{unpins}\n"
@@ -106,14 +106,14 @@ FIXES = {
     "nothing-to-load": nothing_to_load_is_no_error,
     "half-found": half_found_chunks_are_unpinned,
 }
-"""Known issue -> the patch that takes it away."""
+"""Known issue -> the patch that fixes it."""
 
 
 WITH = {"nothing-to-load": "pins-of-lookups"}
-"""An issue that only shows together with another one: what a lookup has found is evicted before it is loaded."""
+"""Known issue -> the other issue without which it does not occur: a lookup's hit is evicted before it is loaded."""
 
 
 def fix(engine: Engine, patches: Patches, but: str = "") -> None:
-    """All of them, but for the one of this name and the one that it needs; undoing `patches` puts the issues back."""
+    """Apply all fixes except the named one and the one that it needs. Undoing `patches` restores the issues."""
     for one in remaining(FIXES, but, WITH):
         one(engine, patches)

@@ -15,7 +15,7 @@ def trial(folder: Path) -> Trial:
     """The unpacked wheel in `folder`.
 
     Raises:
-        EngineError: it holds none.
+        EngineError: the folder holds no such wheel.
     """
     engine = load(folder)
     drive = Attachment(partial(Attached, engine))

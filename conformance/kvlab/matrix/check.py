@@ -1,4 +1,4 @@
-"""Checks one release at one level in a process of its own, and keeps the result."""
+"""Checks one release at one level in a separate process, and keeps the result."""
 
 import importlib.util
 import re
@@ -13,7 +13,7 @@ from kvlab.matrix.report import REPORTS, AnyReport, Level, Task
 from kvlab.releases import ENGINES, NotFetched, fetch, folder_of
 
 INSTALLED = "installed"
-"""Stands for the release that is installed beside kvspec."""
+"""The name of the release that is installed beside kvspec."""
 
 LEFT = 600.0
 """Seconds that a release may take besides its walks: for imports, vectors, and searches for known issues."""
@@ -22,7 +22,7 @@ _VERSION = re.compile(r"\d+(\.\d+)*[0-9A-Za-z.+!-]*")
 
 
 class NotThere(Exception):
-    """A release that cannot be had; the message is one line that says why."""
+    """A release cannot be loaded. The message says why in one line."""
 
 
 def checked(
@@ -53,10 +53,10 @@ def checked(
 
 
 def place_of(level: Level, engine: str, release: str, cache: Path | None) -> Path | None:
-    """The folder with the packages of a release; `None`: the installed packages are imported.
+    """The folder with the packages of a release; `None`: the installed packages.
 
     Raises:
-        NotThere: it cannot be had.
+        NotThere: the release cannot be loaded.
     """
     if release == INSTALLED:
         found = importlib.util.find_spec(engine) if engine in ENGINES else None

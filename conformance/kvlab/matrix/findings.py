@@ -22,11 +22,11 @@ from kvspec.rules import Violation
 from kvtrace.operations import Header
 
 RAISES = "raises"
-"""Stands for a rule where the engine raised an exception of its own."""
+"""Takes the place of a rule if the engine raised its own exception."""
 
 
 def describe(shown: Counterexample, config: Config, source: str, findings: "Findings") -> Found:
-    """Name the rule of a finding, and look for the known issue that explains it."""
+    """Name the rule of a finding, and look for a known issue that explains it."""
     finding = shown.finding
     last = finding.op or shown.operations[-1]
     trace = [_tag(op) for op in shown.operations]
@@ -58,7 +58,7 @@ def _second_pool(config: Config) -> Literal["window", "states"] | None:
 def _rule(finding: RuleBroken | ImplementationFailed) -> str:
     if isinstance(finding, RuleBroken):
         return finding.rule.id
-    # An adapter raises a violation for state of the engine's own objects that the model cannot see.
+    # An adapter raises a violation for state of the engine's objects that the model cannot see.
     return finding.original.rule.id if isinstance(finding.original, Violation) else RAISES
 
 
@@ -70,12 +70,12 @@ class Findings:
     """The shortest counterexample of each finding of one release."""
 
     def __init__(self, release: str, engine: str = "sglang", repaired: frozenset[str] = frozenset()) -> None:
-        """Nothing yet. `repaired`: pull requests that the release is known to have."""
+        """Begin without findings. `repaired`: pull requests that the release is known to have."""
         self.release, self.engine, self.repaired = release, engine, repaired
         self._best: dict[tuple[str, str], tuple[Found, Counterexample, Config]] = {}
 
     def add(self, shown: Counterexample, config: Config, source: str) -> None:
-        """Take a counterexample in, unless a shorter one shows the same."""
+        """Add a counterexample, unless a shorter one shows the same finding."""
         found = describe(shown, config, source, self)
         key = found.rule, found.explanation or f"{found.operation}: {found.part or found.what}"
         known = self._best.get(key)
@@ -83,7 +83,7 @@ class Findings:
             self._best[key] = found, shown, config
 
     def write(self, folder: Path) -> list[Found]:
-        """Write a trace and a description of each, in order of rule."""
+        """Write a trace and a description of each finding, in order of rule."""
         folder.mkdir(parents=True, exist_ok=True)
         names = Counter[str]()
         all_found = []

@@ -1,4 +1,4 @@
-"""Results of earlier runs, kept in a folder, so that only what is new is run again."""
+"""Results of earlier runs, kept in a folder so that only new checks run."""
 
 import hashlib
 from pathlib import Path
@@ -22,7 +22,7 @@ class _Kept(msgspec.Struct):
 
 
 def recall(path: Path, key: dict[str, Any], type_: type[T]) -> T | None:
-    """The report in `path`, if it was kept for just this key; else `None`."""
+    """The report in `path` if it was kept for exactly this key, otherwise `None`."""
     try:
         kept = msgspec.json.decode(path.read_bytes(), type=_Kept)
         return msgspec.json.decode(kept.report, type=type_) if kept.key == key else None
@@ -31,7 +31,7 @@ def recall(path: Path, key: dict[str, Any], type_: type[T]) -> T | None:
 
 
 def keep(path: Path, key: dict[str, Any], report: msgspec.Struct) -> None:
-    """Keep a report; an interrupted run leaves no half of one."""
+    """Keep a report. An interrupted run leaves no partial report."""
     path.parent.mkdir(parents=True, exist_ok=True)
     made = path.with_suffix(".new")
     made.write_bytes(msgspec.json.encode(_Kept(key, msgspec.Raw(msgspec.json.encode(report)))))

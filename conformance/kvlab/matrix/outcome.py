@@ -1,4 +1,4 @@
-"""`kvspec matrix` as a report: a case for each release and level, and the findings that nothing explains."""
+"""`kvspec matrix` as a report: a case for each release and level, and the unexplained findings."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -38,13 +38,13 @@ def report_of(engine: str, reports: Iterable[AnyReport]) -> Report:
 
 
 def _of_requests(report: RequestReport) -> tuple[list[Finding], str]:
-    """The findings that nothing explains, and a line about the others."""
+    """The unexplained findings, and a line about the others."""
     found = [one.finding for one in report.found if one.explanation is None and one.finding is not None]
     return found, f"{counted(len(report.found), 'finding')}, all explained" if report.found and not found else ""
 
 
 def _add(report: Report, case: Case, found: list[Finding], known: str) -> None:
-    """A case with its findings; it is named by the traces of these, which stand in files of their own."""
+    """Add a case with its findings. The traces of these are in separate files, which name the case."""
     case.verdict = "fails" if found else "known" if known else "conforms"
     case.reason = "; ".join(str(one.place) for one in found) or known
     report.cases.append(case)
@@ -52,7 +52,7 @@ def _add(report: Report, case: Case, found: list[Finding], known: str) -> None:
 
 
 def _finding_of(run: MemoryReport, group: Group) -> Finding:
-    """The finding of a drive, by the trace that was written for it; without one by its code and its words."""
+    """The finding of a drive, from the trace that was written for it, or else from its code and text."""
     if group.file:
         findings = report_of_trace(Path(group.file), Baseline(), "causes").findings
         same = [one for one in findings if one.code == group.code]

@@ -1,4 +1,4 @@
-"""The result of one release at one level, and the task that it comes from."""
+"""The result of one release at one level, and its task."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -19,7 +19,7 @@ class Task(msgspec.Struct):
     engine: str
     release: str
     folder: str | None
-    """Where the wheel is unpacked, or the checkout; `None` for the release that is installed."""
+    """The folder of the unpacked wheel or the checkout; `None`: the installed release."""
     out: str
     seconds: float
     seed: int
@@ -31,27 +31,27 @@ class Report(msgspec.Struct):
     engine: str
     release: str
     not_supported: str | None = None
-    """Why the release cannot be checked: one line."""
+    """Why the release cannot be checked, in one line."""
 
 
 class Found(msgspec.Struct):
-    """One finding of the request level, by the shortest operations that show it."""
+    """One finding of the request level, with the shortest operations that show it."""
 
     rule: str
     operation: str
     what: str
     source: str
-    """The vector, or a random walk."""
+    """The vector or random walk."""
     trace: list[str]
-    """The operations, by their names."""
+    """The names of the operations."""
     pool: Literal["window", "states"] | None = None
     """The second pool, if there is one."""
     part: str = ""
-    """The part of the answer that is wrong (`kvspec.rules.Violation`)."""
+    """The wrong part of the answer (`kvspec.rules.Violation`)."""
     explanation: str | None = None
-    """The id of what explains it."""
+    """The id of the known issue that explains it."""
     file: str = ""
-    """Where the trace was written; the description stands beside it."""
+    """The file of the trace; the description is beside it."""
     finding: Finding | None = None
 
 
@@ -59,7 +59,7 @@ class RequestReport(Report):
     """The vectors and walks of one release, through its adapter."""
 
     lacks: list[str] = []
-    """Features."""
+    """The features that the release lacks."""
     conform: list[str] = []
     """Vectors."""
     fail: list[str] = []
@@ -84,7 +84,7 @@ class Shown(msgspec.Struct):
 
     code: str
     event: int
-    """The number of events until it was found, over all runs that looked for it."""
+    """The number of events until the issue was found, over all runs that looked for it."""
     what: str
 
 
@@ -99,27 +99,27 @@ class Group(msgspec.Struct):
     """The number of events until the first one."""
     what: str
     seed: int
-    """The run that it was first found in."""
+    """The seed of the run that found it first."""
     file: str = ""
-    """Where the shortest part of that run was written; nothing if it was not written."""
+    """The file of the shortest part of that run; empty if it was not written."""
 
 
 class MemoryReport(Report):
-    """The runs of one release, driven with hooks. Events and runs are those without the issues that can be fixed."""
+    """The runs of one release, driven with hooks. Events and runs are counted with all possible fixes applied."""
 
     runs: int = 0
     events: int = 0
     reached: dict[str, int] = {}
-    """How many events of each kind there were."""
+    """Kind of event -> the number of events."""
     known: dict[str, Shown | None] = {}
-    """Each known issue that was looked for; `None`: it was not found."""
+    """Known issue that was looked for -> how it was found; `None`: it was not found."""
     searched: dict[str, int] = {}
-    """Each known issue that was looked for alone -> the events until it was found, or given up."""
+    """Known issue that was looked for alone -> the events until it was found or given up."""
     unexplained: list[Group] = []
     pairs: int = 0
-    """How many pairs of events on one page the first `LEAST` runs reached; 0: there were fewer runs."""
+    """The number of pairs of events on one page that the first `LEAST` runs reached; 0: there were fewer runs."""
     missed: list[str] = []
-    """Goals of the driver that none of at least `LEAST` runs reached, and pairs that are too few (`compare`)."""
+    """Goals of the driver that none of at least `LEAST` runs reached, and too few pairs (`compare`)."""
 
     @property
     def explained(self) -> bool:
@@ -133,7 +133,7 @@ REPORTS: dict[Level, type[RequestReport] | type[MemoryReport]] = {"request": Req
 
 
 def line(report: AnyReport) -> str:
-    """One line that sums a release up."""
+    """A summary of a release in one line."""
     how = "as it runs" if isinstance(report, MemoryReport) else "request"
     sums = f"not supported: {report.not_supported}"
     if report.not_supported is None:
@@ -162,9 +162,9 @@ def _of_memory(report: MemoryReport) -> str:
 
 
 def compare(reports: Sequence[AnyReport]) -> None:
-    """A release misses a goal if its runs reach less than half of the pairs that those of the one before it reach.
+    """A release misses a goal if its runs reach less than half of the pairs of the previous release's runs.
 
-    An older one may: a driver does less with it.
+    Older releases may reach fewer: a driver does less with them.
     """
     counted = [report for report in reports if isinstance(report, MemoryReport) and report.pairs]
     for before, report in pairwise(counted):
@@ -173,5 +173,5 @@ def compare(reports: Sequence[AnyReport]) -> None:
 
 
 def named(reports: Sequence[MemoryReport]) -> list[str]:
-    """The known issues that any of these releases was searched for, in order."""
+    """The known issues that were looked for in any of these releases, in order."""
     return list(dict.fromkeys(name for report in reports for name in report.known))

@@ -16,7 +16,7 @@ from kvspec.rules import rule_of
 from kvtrace.header import VERSION, MemoryHeader
 
 SECONDS = 60.0
-"""Time spent at most, on a slow machine, on one finding."""
+"""The most seconds, on a slow machine, for one finding."""
 
 
 def write_shortest(
@@ -26,7 +26,7 @@ def write_shortest(
     recorded: Sequence[MemoryEvent],
     found: Sequence[tuple[Reported, Finding]],
 ) -> None:
-    """Write the shortest part of a run for each of these findings of it, or all up to it, and note the file."""
+    """Write the shortest part of a run that shows each of these findings, or all up to it, and note the file."""
     grouping = Grouping(Checker(pools), Baseline([]))
     for line, event in enumerate(recorded, start=2):
         grouping.step(line, event)

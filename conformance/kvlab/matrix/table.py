@@ -21,7 +21,7 @@ R = TypeVar("R", bound=AnyReport)
 
 
 def show(console: Console, reports: Sequence[AnyReport]) -> None:
-    """Print a table for each level. A column must not be cut off; a terminal that is narrower wraps the lines."""
+    """Print a table for each level. No column is cut off; a narrower terminal wraps the lines."""
     requests = [one for one in reports if isinstance(one, RequestReport) and one.not_supported is None]
     memory = [one for one in reports if isinstance(one, MemoryReport)]
     console.width = max(console.width, 24 + 9 * len(requests), 32 + 10 * len(memory))
@@ -121,7 +121,7 @@ def _number(report: MemoryReport, number: int) -> str:
 
 
 def _marks(reports: Sequence[RequestReport]) -> dict[str, str]:
-    """A letter for each explanation that is used, in the order in which they are written down."""
+    """Explanation in use -> a letter, in the order of the table of issues."""
     used = {found.explanation for report in reports for found in report.found}
     ids = [issue.id for issue in issues_of(reports[0].engine).at("requests") if issue.id in used]
     return dict(zip(ids, MARKS, strict=False))
@@ -152,10 +152,10 @@ def _show_legend(console: Console, engine: str, marks: dict[str, str]) -> None:
 
 
 def _show_lacking(console: Console, reports: Sequence[RequestReport]) -> None:
-    """Say once what is not supported, and by which releases."""
+    """Print the unsupported features once, with the releases that lack them."""
     for feature, words in FEATURES.items():
         lacking = [report.release for report in reports if feature in report.lacks]
-        # A release with rows is not run without them, and lacks nothing.
+        # A release with rows is not run without rows, and does not lack this feature.
         if lacking and feature != "rowless":
             everywhere = len(lacking) == len(reports)
             who = "all of them" if everywhere else ", ".join(lacking)

@@ -1,4 +1,4 @@
-"""Checks one release at one level in a process of its own, as a process can hold one engine.
+"""Checks one release at one level in a separate process, as a process can hold only one engine.
 
 The task is one JSON object, the only argument; the report is one line of JSON at the end of standard output.
 """
@@ -14,14 +14,14 @@ from kvlab.stubs import EngineError
 
 
 def work(task: Task) -> AnyReport:
-    """The findings of one release; a release that the adapter, the driver or the hooks do not fit is not supported."""
+    """The findings of one release. A release that does not fit adapter, driver or hooks is not supported."""
     logging.disable(logging.CRITICAL)
     try:
         return memory.drive(task) if task.level == "memory" else requests.check(task)
     except EngineError as error:
         reason = str(error)
     except (AttributeError, ImportError, IndexError, KeyError, TypeError, ValueError) as error:
-        # A release that came out after the adapter or the hooks were written.
+        # The release is newer than the adapter or the hooks.
         fits = "the hooks do" if task.level == "memory" else "the adapter does"
         reason = f"{fits} not fit it: {type(error).__name__}: {error}"
     return REPORTS[task.level](task.engine, task.release, " ".join(reason.split()))

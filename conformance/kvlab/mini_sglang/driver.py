@@ -1,8 +1,8 @@
 """Runs mini-sglang's own scheduler, in its normal or its overlapping loop, on random requests and aborts.
 
 The scheduler, its tables, its radix cache, the engine's `forward_batch` and its sampler are the checkout's. Stubs
-replace the parts that need a GPU: the model answers the logits of the tokens that are due, and the two streams are
-those of `kvlab.device`.
+replace the parts that need a GPU: the model returns the logits of the expected tokens, and the two streams are those of
+`kvlab.device`.
 """
 
 import random
@@ -19,12 +19,12 @@ from kvlab.traffic import EOS, Traffic, until_done
 
 MOST_LOOPS = 20_000
 VOCABULARY = 4096
-"""Tokens of the model: its sampler is the checkout's own, and takes logits."""
+"""The number of tokens of the model. The checkout's own sampler takes logits."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How big one run is; lengths in tokens."""
+    """The sizes of one run; lengths in tokens."""
 
     page_size: int
     pages: int
@@ -36,7 +36,7 @@ class Shape:
 
     @classmethod
     def drawn(cls, rng: random.Random) -> "Shape":
-        """A memory small enough that prompts are evicted, and an alphabet small enough that requests share."""
+        """A memory small enough for evictions, and an alphabet small enough for shared prefixes."""
         page_size = rng.choice([1, 2, 4, 16])
         return cls(
             page_size=page_size,
@@ -50,7 +50,7 @@ class Shape:
 
 
 class _Model:
-    """Holds what a pass takes against what is due, and answers the logits of the tokens that are."""
+    """Compares the inputs of a pass with the expected tokens, and returns the logits of the next ones."""
 
     def __init__(self, torch: Any, context: Any, tokens: Tokens) -> None:
         self._torch, self._context, self._tokens = torch, context, tokens
@@ -80,7 +80,7 @@ class _Tokenizer:
 
 
 def _cpu_engine(engine: Engine, tokens: Tokens) -> type:
-    """The checkout's `Engine` with another `__init__`: sizes instead of a GPU's memory, a stand-in for the model."""
+    """The checkout's `Engine` with another `__init__`: sizes instead of a GPU's memory, and a stub for the model."""
     base: Any = engine.engine.Engine
 
     class CpuEngine(base):  # type: ignore[misc]
@@ -154,7 +154,7 @@ def run(
     shape: Shape | None = None,
     report: Callable[[Finding], None] = ignored,
 ) -> None:
-    """Drive one scheduler until all its requests have left, or until it gives up; the same seed gives the same run.
+    """Drive one scheduler until all requests have ended, or until it raises; the same seed gives the same run.
 
     `report` takes findings on tokens.
     """

@@ -1,4 +1,4 @@
-"""Makes a checkout of mini-sglang importable where there is no GPU and no model."""
+"""Makes a checkout of mini-sglang importable without a GPU and without a model."""
 
 import importlib
 import sys
@@ -27,11 +27,11 @@ STOOD_IN = (
     "tvm_ffi",
     "zmq",
 )
-"""Modules that need a GPU, or have no part in the bookkeeping of memory."""
+"""Modules that need a GPU, or that the bookkeeping of memory does not use."""
 
 
 def _first_difference(one: Any, other: Any) -> int:
-    """How many leading tokens two keys share: what the engine's own C++ function answers."""
+    """The number of common first tokens of two keys, as the engine's own C++ function returns it."""
     length = min(len(one), len(other))
     differ = (one[:length] != other[:length]).nonzero()
     return int(differ[0]) if len(differ) else length

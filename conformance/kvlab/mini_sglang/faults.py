@@ -5,7 +5,7 @@ from kvlab.injection import Defect
 
 
 def defects(engine: Engine) -> list[Defect]:
-    """Sixteen faults, the last four in tokens alone, for an engine whose known issues are fixed."""
+    """Sixteen faults, the last four only in tokens, for an engine with fixed known issues."""
     manager, tree = engine.cache.CacheManager, engine.radix.RadixPrefixCache
     scheduler, table, adder = engine.scheduler.Scheduler, engine.table.TableManager, engine.prefill.PrefillAdder
     reply = "reply.append(DetokenizeMsg(uid=req.uid, next_token=next_token, finished=finished))"

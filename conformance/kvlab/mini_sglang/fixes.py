@@ -1,6 +1,6 @@
-"""Fixes of mini-sglang's known issues: a finding that remains is a new issue, or a fault of ours.
+"""Fixes of mini-sglang's known issues: a remaining finding is a new issue, or a defect of kvspec.
 
-Each fix is the smallest that removes the issue, and no proposal. Fixes go in after the hooks or before.
+Each fix is the smallest that removes the issue, not a proposal. Fixes are applied before or after the hooks.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ from kvlab.injection import Defect, inject_fault
 
 
 def rows_follow_the_tree(engine: Engine, patches: Patches) -> None:
-    """A request whose pages were duplicates goes on with the tree's pages, and its row names them."""
+    """A request with duplicate pages continues with the tree's pages, and its row names them."""
     manager = engine.cache.CacheManager
     cache_req = manager.cache_req
 
@@ -27,7 +27,7 @@ def rows_follow_the_tree(engine: Engine, patches: Patches) -> None:
 
 
 def aborts_wait(engine: Engine, patches: Patches) -> None:
-    """A request that a launch in flight works for is aborted when that launch's results are in."""
+    """A request in a launch in flight is aborted only after the results of that launch."""
     scheduler = engine.scheduler.Scheduler
     process, overlap = scheduler._process_one_msg, scheduler.overlap_loop
 
@@ -50,7 +50,7 @@ def aborts_wait(engine: Engine, patches: Patches) -> None:
 
 
 def rows_wait_for_launches(engine: Engine, patches: Patches) -> None:
-    """A row that is handed on is written after the launches that were queued when it was."""
+    """A row with a new owner is written after the launches that were queued before."""
     adder = engine.prefill.PrefillAdder
     admit = adder._try_allocate_one
 
@@ -63,7 +63,7 @@ def rows_wait_for_launches(engine: Engine, patches: Patches) -> None:
 
 
 def indices_are_kept(engine: Engine, patches: Patches) -> None:
-    """The index tensors of a launch are kept until the result of the next one is in."""
+    """The index tensors of a launch are kept until the result of the next launch."""
     scheduler = engine.scheduler.Scheduler
     overlap = scheduler.overlap_loop
 
@@ -76,7 +76,7 @@ def indices_are_kept(engine: Engine, patches: Patches) -> None:
 
 
 def ended_with_the_last(engine: Engine, patches: Patches) -> None:
-    """A request is done when the host has its last token, however many launches are queued."""
+    """A request is done when the host has its last token, regardless of queued launches."""
     places = (
         (
             engine.scheduler.Scheduler,
@@ -89,7 +89,7 @@ def ended_with_the_last(engine: Engine, patches: Patches) -> None:
 
 
 def ended_once(engine: Engine, patches: Patches) -> None:
-    """The result of a launch that was in flight when its request ended is left out."""
+    """Results of launches that were in flight when their request ended are ignored."""
     chunk = "if isinstance(req, ChunkedReq):"
     places = (
         (
@@ -110,11 +110,11 @@ FIXES = {
     "ended-one-early": ended_with_the_last,
     "answered-after-end": ended_once,
 }
-"""Known defect -> what takes it away."""
+"""Known defect -> its fix."""
 
 
 def fix(engine: Engine, patches: Patches, but: str | None = None) -> None:
-    """All of them, but for the one of this name; undoing `patches` puts the defects back."""
+    """Apply all fixes except the named one. Undoing `patches` restores the defects."""
     for name, one in FIXES.items():
         if name != but:
             one(engine, patches)

@@ -17,7 +17,7 @@ def trial(folder: Path) -> Trial:
     """The checkout in `folder`.
 
     Raises:
-        EngineError: it holds none.
+        EngineError: the folder holds no such checkout.
     """
     engine = load(folder)
     drive = Attachment(lambda trace: Attached(engine, trace, Stream, Event))

@@ -1,4 +1,4 @@
-"""Makes a checkout of nano-vllm importable where there is no GPU and no model."""
+"""Makes a checkout of nano-vllm importable without a GPU and without a model."""
 
 import hashlib
 import importlib
@@ -13,7 +13,7 @@ from kvlab.stubs import importable
 
 
 class _Hash:
-    """Stands in for `xxhash.xxh64` where it is not installed: the block manager needs any 64-bit hash."""
+    """Stands in for `xxhash.xxh64` if it is not installed: the block manager needs any 64-bit hash."""
 
     def __init__(self) -> None:
         self._digest = hashlib.blake2b(digest_size=8)
@@ -27,7 +27,7 @@ class _Hash:
 
 @dataclass(frozen=True)
 class Config:
-    """The part of the engine's configuration that the scheduler reads; sizes in tokens but for the number of blocks."""
+    """The part of the engine's configuration that the scheduler reads; sizes in tokens except the number of blocks."""
 
     max_num_seqs: int
     max_num_batched_tokens: int
@@ -43,7 +43,7 @@ def load(checkout: Path) -> Engine:
         EngineError: the folder is no checkout of nano-vllm.
     """
     if importable("nanovllm", "nano-vllm", checkout, holds="engine/block_manager.py"):
-        # Its own config asks transformers for a model's.
+        # The checkout's own config asks transformers for a model's config.
         config = types.ModuleType("nanovllm.config")
         config.__dict__["Config"] = Config
         sys.modules["nanovllm.config"] = config

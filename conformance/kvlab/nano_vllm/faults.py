@@ -5,7 +5,7 @@ from kvlab.injection import Defect
 
 
 def defects(engine: Engine) -> list[Defect]:
-    """Fourteen of them; the last four are in tokens alone."""
+    """Fourteen of them; the last four are only in tokens."""
     manager, scheduler = engine.block_manager.BlockManager, engine.scheduler.Scheduler
     no_prefix = ("self.compute_hash(token_ids, h)", "self.compute_hash(token_ids)")
     return [

@@ -15,7 +15,7 @@ def trial(folder: Path) -> Trial:
     """The checkout in `folder`.
 
     Raises:
-        EngineError: it holds none.
+        EngineError: the folder holds no such checkout.
     """
     engine = load(folder)
     drive = Attachment(partial(Attached, engine))

@@ -1,1 +1,1 @@
-"""An engine's own tests as drivers of its memory: run without kvspec, and again with each event checked at once."""
+"""An engine's own tests as drivers of its memory: they run without kvspec, then again with each event checked."""

@@ -56,7 +56,7 @@ def _say(text: str) -> None:
 
 
 def packages(pins: Path, python: Path) -> Path:
-    """A folder with the packages that a file names, installed for an environment's Python the first time.
+    """A folder with the packages that a file names. They are installed for an environment's Python the first time.
 
     Raises:
         NoEnvironment: pip could not install them.
@@ -79,7 +79,7 @@ def prepared(engine: str, version: str, folder: Path) -> tuple[Path, dict[str, s
     """The Python of the tests, and the environment in which they run below `folder`.
 
     Raises:
-        NoEnvironment: something that they need cannot be had.
+        NoEnvironment: something that the tests need cannot be installed.
     """
     python = environment(engine, _say)
     try:
@@ -99,7 +99,7 @@ def prepared(engine: str, version: str, folder: Path) -> tuple[Path, dict[str, s
 def run_tests(
     python: Path, environment: dict[str, str], folder: Path, name: str, hooked: bool, chosen: Sequence[str]
 ) -> dict[str, Outcome]:
-    """Run tests, and read their outcomes; `name` is that of the run's files."""
+    """Run tests, and read their outcomes; `name` is the name of the run's files."""
     results = folder / f"{name}.jsonl"
     command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:kvspec", "-p", "no:randomly"]
     command += [
@@ -127,7 +127,7 @@ def run_tests(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run, compare, print; the exit status."""
+    """Run, compare and print. Returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m kvlab.owntests")
     parser.add_argument("release", metavar="ENGINE==VERSION")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep logs and results in DIR, a new folder")

@@ -1,7 +1,7 @@
-"""A plugin of pytest for the process that runs an engine's own tests: the outcome of each, in a file of lines.
+"""A pytest plugin for the process that runs an engine's own tests. It writes the outcome of each as a line of a file.
 
-`KVSPEC_OWN_TESTS` names the file. A finding counts for the test in which it is made, also where the test or the engine
-catches the error. Recording begins anew with each test, whatever the one before did to the hooks.
+`KVSPEC_OWN_TESTS` names the file. A finding counts for the test in which it is made, even if the test or the engine
+catches the error. Recording begins anew with each test, regardless of what the previous test did to the hooks.
 """
 
 import gc
@@ -21,7 +21,7 @@ class Watching:
     """The tests of one process."""
 
     def __init__(self, path: Path) -> None:
-        """Hear of all hooks that are made from now on, and of each finding."""
+        """Observe all hooks that are made from now on, and each finding."""
         self._path = path
         self._hooks: list[Hooks] = []
         self._found: list[str] = []
@@ -47,7 +47,7 @@ class Watching:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: Any) -> Any:
-        """Forget the test before."""
+        """Forget the previous test."""
         self._found.clear()
         for hooks in self._hooks:
             hooks.problem = None
@@ -86,7 +86,7 @@ def pytest_configure(config: Any) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Engines' tests collect garbage after each test, which takes longer than the test: not that of imports."""
+    """Exclude imports from garbage collection: engines' tests collect after each test, which takes longer than it."""
     gc.collect()
     gc.freeze()
     setattr(gc, "unfreeze", lambda: None)  # noqa: B010

@@ -17,8 +17,8 @@ KEPT = ("tests", "pyproject.toml")
 def sources(engine: str, version: str, say: Callable[[str], object]) -> Path:
     """The folder with a release's `tests`, fetched the first time.
 
-    pip unpacks a source distribution and asks it for its metadata, for which an engine may want to be built: that part
-    may fail, and is not needed.
+    pip unpacks a source distribution and asks it for its metadata, for which an engine may need a build. That part may
+    fail, and is not needed.
 
     Raises:
         NoEnvironment: there is no such source distribution, or it has no tests.

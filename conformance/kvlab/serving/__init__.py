@@ -1,1 +1,1 @@
-"""Real servers of engines on a CPU: a tiny model, HTTP traffic, and every answer beside a pass without a cache."""
+"""Real servers of engines on a CPU: a tiny model, HTTP traffic, and answers compared with passes without a cache."""

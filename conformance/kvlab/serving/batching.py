@@ -23,12 +23,12 @@ class Front:
     """The requests that wait for a manager's output."""
 
     def __init__(self, manager: Any) -> None:
-        """No request waits yet."""
+        """Begin without waiting requests."""
         self.manager = manager
         self._waiting: dict[str, queue.Queue[dict[str, Any]]] = {}
 
     def ask(self, body: dict[str, Any], send: Callable[[dict[str, Any]], None]) -> None:
-        """Add a request and send its messages until it ends; a client that has gone cancels it."""
+        """Add a request and send its messages until it ends. A disconnected client cancels it."""
         rid = body["rid"]
         messages = self._waiting[rid] = queue.Queue()
         try:
@@ -46,17 +46,17 @@ class Front:
             del self._waiting[rid]
 
     def abort(self, rid: str) -> None:
-        """Cancel a request. The manager says no more of it, so its client hears of it here."""
+        """Cancel a request. The manager sends no further messages for it, so its client gets one here."""
         self.manager.cancel_request(rid)
         self._put(rid, {"meta_info": {"finish_reason": {"type": "abort"}}})
 
     def pause(self) -> None:
-        """Let the generation loop stand still for a moment."""
+        """Pause the generation loop for a moment."""
         with self.manager.pause():
             threading.Event().wait(PAUSE)
 
     def route(self) -> None:
-        """Hand each output to its client, as long as the manager's thread lives."""
+        """Pass each output to its client, as long as the manager's thread lives."""
         for output in self.manager:
             if output.error is not None:
                 self._put(output.request_id, {"error": output.error})
@@ -94,13 +94,13 @@ def handler(front: Front) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(b"data: " + json.dumps(message).encode() + b"\n\n")
 
         def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     return Handler
 
 
 def main() -> int:
-    """Serve until a signal to end, or until the manager's thread has ended; then the status is 1."""
+    """Serve until a signal to end. If the manager's thread ends first, the status is 1."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", required=True)
     parser.add_argument("--port", type=int, required=True)

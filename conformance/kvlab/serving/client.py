@@ -1,4 +1,4 @@
-"""HTTP traffic for one server: shared prompts, streams that are cut off, sessions, and orders to the server."""
+"""HTTP traffic for one server: shared prompts, interrupted streams, sessions, and control requests."""
 
 import http.client
 import json
@@ -13,7 +13,7 @@ from kvlab.model import VOCABULARY, Answer
 from kvlab.serving.servers import Control, Server
 
 PATIENCE = 120.0
-"""Seconds after which a request without an answer counts as forgotten by the server."""
+"""Seconds after which an unanswered request counts as forgotten by the server."""
 
 LONGEST_PROMPT = 100
 LONGEST_ANSWER = 40
@@ -28,22 +28,23 @@ class Traffic:
     answers: list[Answer] = field(default_factory=list)
     aborted: int = 0
     turns: int = 0
-    """Of sessions."""
+    """The number of turns of sessions."""
     orders: int = 0
-    """Pauses, flushes and aborts by name that the server took."""
+    """The number of pauses, flushes and aborts by name that the server accepted."""
     refused: int = 0
-    """Requests that the server answered with an error."""
+    """The number of requests that the server answered with an error."""
     failures: list[str] = field(default_factory=list)
     """Requests without an answer, one line each."""
 
 
 class Clients:
-    """Some clients of a server, each in a thread of its own, until their time is over."""
+    """Some clients of a server, each in its own thread, for a limited time."""
 
     def __init__(self, server: Server, port: int, seed: int, clients: int, prefill: int = 0) -> None:
-        """The clients share prompts. Their requests follow from the seed, the times of these from the machine.
+        """The clients share prompts. Their requests follow from the seed, but their timing from the machine.
 
-        `port` is that of the server that answers, `prefill` that of the one that computes prompts, if they are a pair.
+        `port` is the port of the server that answers, `prefill` that of the server that computes prompts, if they are a
+        pair.
         """
         self._server, self._port, self._prefill = server, port, prefill
         rng = random.Random(f"{seed} prompts")
@@ -56,7 +57,7 @@ class Clients:
         self.traffic = Traffic()
 
     def run(self, seconds: float, least: int = 0) -> Traffic:
-        """Send requests for so long, and until there are `least` whole answers; then wait for the last ones."""
+        """Send requests for so many seconds, and until there are `least` whole answers; then wait for the last ones."""
         self._ends, self._least = time.monotonic() + seconds, least
         threads = [threading.Thread(target=self._client, args=(number, rng)) for number, rng in enumerate(self._rngs)]
         threads.append(threading.Thread(target=self._order))
@@ -91,7 +92,7 @@ class Clients:
         return stem + [rng.randrange(VOCABULARY) for _ in range(rng.randint(1, 20))]
 
     def _talk(self, rng: random.Random, name: str) -> None:
-        """A streaming session of some turns; what a turn was answered comes before the next one's tokens."""
+        """A streaming session of some turns. The answer of a turn comes before the next turn's tokens."""
         opened, closed = self._server.session(name)
         if self._post(*opened)[0] >= 400:
             return
@@ -109,7 +110,7 @@ class Clients:
     def _ask(
         self, rng: random.Random, rid: str, tokens: list[int], session: str = "", before: list[int] | None = None
     ) -> Answer | None:
-        """One request; `None` unless it was answered to its end."""
+        """Send one request. Returns its answer; `None` if that is incomplete."""
         asked = rng.randint(1, LONGEST_ANSWER)
         cut = rng.randint(1, asked) if rng.random() < 0.15 and not session else None
         path, body = self._server.ask(rid, tokens, asked, session)
@@ -133,7 +134,7 @@ class Clients:
         return None
 
     def _stream(self, path: str, body: dict[str, Any], answer: Answer, cut: int | None) -> bool:
-        """Fill in an answer as it arrives, and hang up after `cut` tokens; whether it came to its end."""
+        """Fill in an answer as it arrives, and disconnect after `cut` tokens. Returns whether it is complete."""
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=PATIENCE)
         try:
             connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
@@ -158,7 +159,7 @@ class Clients:
             connection.close()
 
     def _order(self) -> None:
-        """Orders to the server, now and then: pause and go on, flush, abort a request by its name."""
+        """Now and then send control requests: pause and continue, flush, abort a request by its name."""
         rng = self._orders
         while not self._over:
             time.sleep(rng.uniform(0.2, 1.5))
@@ -178,14 +179,14 @@ class Clients:
                     self.traffic.failures.append(f"order: {type(error).__name__}: {error}")
 
     def _prefilled(self, path: str, body: dict[str, Any]) -> Any:
-        """The parameters by which decode finds the KV that prefill has computed."""
+        """The parameters with which decode finds the KV that prefill has computed."""
         status, answer = self._post(path, body, self._prefill)
         if status >= 400:
             raise http.client.HTTPException(f"prefill answers {status}: {answer.decode(errors='replace')[:200]}")
         return json.loads(answer)["kv_transfer_params"]
 
     def _post(self, path: str, body: dict[str, Any], port: int = 0) -> tuple[int, bytes]:
-        """The status and the text of a server's answer, by default the one that answers requests."""
+        """The status and the text of a server's answer; by default of the server that answers requests."""
         connection = http.client.HTTPConnection("127.0.0.1", port or self._port, timeout=PATIENCE)
         try:
             connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})

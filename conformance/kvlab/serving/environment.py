@@ -1,4 +1,4 @@
-"""An environment of its own for an engine's server, with the versions that are pinned beside this module."""
+"""A separate environment for an engine's server, with the versions that are pinned beside this module."""
 
 import hashlib
 import os
@@ -14,19 +14,19 @@ from kvlab.releases import cache_folder
 
 PINS = Path(__file__).parent
 PACKAGES = ("kvspec", "kvcheck", "kvtrace", "kvattach", "kvlab", "kvconform", "kvcuda")
-"""Packages of ours that the server's processes import."""
+"""Our packages that the server's processes import."""
 
 
 PYTHONS = {"sglang-jax": "python3.12"}
-"""Engines that want another Python than the one that runs kvspec."""
+"""Engine -> its Python, if that of kvspec does not suit it."""
 
 
 class NoEnvironment(Exception):
-    """An environment that could not be made; the message is one line that says why."""
+    """An environment could not be made. The message says why in one line."""
 
 
 def environment(engine: str, say: Callable[[str], object]) -> Path:
-    """The Python of an engine's environment, which is made with pip the first time.
+    """The Python of an engine's environment. The environment is made with pip the first time.
 
     Raises:
         NoEnvironment: there are no pins for the engine, or pip could not install them.
@@ -49,7 +49,7 @@ def environment(engine: str, say: Callable[[str], object]) -> Path:
 
 
 def _that_runs(engine: str, wanted: str) -> str:
-    """The Python of a name on the path; a shim of a version manager may have that name, and no such Python."""
+    """The Python of a name on the path. A version manager's shim may have that name without such a Python."""
     found = shutil.which(wanted)
     if found is None:
         raise NoEnvironment(f"a server of {engine} runs in {wanted}, which is not there")
@@ -78,7 +78,7 @@ def search_path(folder: Path, release: Path | None) -> str:
     links = folder / "packages"
     links.mkdir()
     for name in PACKAGES:
-        # Not imported here: without the engines' packages, kvcuda cannot be.
+        # It is not imported here: without the engines' packages kvcuda cannot be imported.
         found = find_spec(name)
         assert found is not None and found.submodule_search_locations
         (links / name).symlink_to(Path(found.submodule_search_locations[0]), target_is_directory=True)

@@ -1,4 +1,4 @@
-"""Defects in a real server: those that are put into an engine's own code when it is driven, by their names."""
+"""Defects in a real server: those that drives inject into an engine's own code, by name."""
 
 import importlib
 import logging
@@ -15,9 +15,9 @@ _log = logging.getLogger("kvspec")
 
 
 def wait_for_engine(named: str) -> None:
-    """Put a defect into an engine's scheduler or manager, when this process has imported it; `named` is `ENGINE: NAME`.
+    """Inject a defect into an engine's scheduler or manager once it is imported; `named` is `ENGINE: NAME`.
 
-    The process may import another engine, too: SGLang imports transformers.
+    The process may also import another engine: SGLang imports transformers.
     """
     engine, _, name = named.partition(": ")
     module, defects = DEFECTS[engine]
@@ -57,7 +57,7 @@ DEFECTS: dict[str, tuple[str, Callable[[], list[Defect]]]] = {
     "vllm": ("vllm.v1.engine.core", _of_vllm),
     "transformers": ("transformers.generation.continuous_batching.continuous_api", _of_transformers),
 }
-"""Engine -> its module after which a defect goes in, and its defects."""
+"""Engine -> the module after whose import a defect is injected, and its defects."""
 
 
 def _plant(module: str, defects: Callable[[], list[Defect]], name: str) -> None:
@@ -66,13 +66,13 @@ def _plant(module: str, defects: Callable[[], list[Defect]], name: str) -> None:
         _plant_everywhere(defect, module.partition(".")[0])
         _log.warning("kvspec: the fault %r is in this process", name)
     except Exception:
-        # Without its fault a server would look as if the fault were not found.
+        # Without its fault a server would look as if the fault had not been found.
         _log.exception("kvspec: the fault %r could not be put in", name)
         raise SystemExit(2) from None
 
 
 def _plant_everywhere(defect: Defect, package: str) -> None:
-    """Put a defect in; modules of the package that have imported the function by its name get the new one."""
+    """Inject a defect. Modules of the package that have imported the function by name get the new one."""
     functions = [(owner, name, vars(owner)[name]) for owner, name, *_ in defect.places]
     inject_fault(defect, Patches())
     modules = [module for name, module in list(sys.modules.items()) if name.startswith(f"{package}.")]

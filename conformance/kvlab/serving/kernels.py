@@ -1,4 +1,4 @@
-"""Plain torch in the place of compiled functions with which SGLang copies to its host cache and back, on a CPU."""
+"""Plain torch instead of the compiled functions with which SGLang copies to its host cache and back, on a CPU."""
 
 import importlib
 import sys
@@ -11,7 +11,7 @@ MODULE = "sglang.srt.mem_cache.pool_host.mha"
 
 
 def wait_for_host_pool() -> None:
-    """Give the module of SGLang's host pools its functions, when this process has imported it."""
+    """Give the module of SGLang's host pools these functions, once this process has imported it."""
     sys.meta_path.insert(0, After({MODULE}, _complete))
 
 
@@ -24,7 +24,7 @@ def _complete(name: str) -> None:
 def _copy(
     *, src_layers: Sequence[Any], dst_layers: Sequence[Any], src_indices: Any, dst_indices: Any, **_: Any
 ) -> None:
-    """Copy slots of each layer; `page_size` only says that they come in whole pages."""
+    """Copy slots of each layer; `page_size` only means that they are whole pages."""
     for source, target in zip(src_layers, dst_layers, strict=True):
         target[dst_indices] = source[src_indices]
 

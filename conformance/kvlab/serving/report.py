@@ -21,10 +21,10 @@ from kvlab.serving.session import Run, Settings, serve
 from kvspec.memory.events import Begin, Map, Page, Pages, Pool
 
 VLLM = "0.32.0"
-"""The release whose build for the CPU is pinned."""
+"""The release with a pinned build for the CPU."""
 
 SHOWN = 10
-"""Wrong answers that are shown one by one at most."""
+"""The most wrong answers that are shown one by one."""
 
 
 def serve_and_report(
@@ -36,7 +36,7 @@ def serve_and_report(
     checkout: Path | None,
     settings: Settings,
 ) -> int:
-    """Serve, check and print what came out; the exit status.
+    """Serve, check and print the results. Returns the exit status.
 
     Raises:
         NoEnvironment: the environment cannot be made, or the server does not start.
@@ -94,7 +94,7 @@ def _failures(run: Run) -> list[str]:
 
 
 def wrong_tokens(run: Run) -> list[str]:
-    """A line for each wrong answer, with the pages that were read for the wrong token."""
+    """A line for each wrong answer, with the pages read for the wrong token."""
     return [
         f"wrong token: request {one.rid} position {one.position}: {one.found} and not {one.expected}{_read(run, one)}"
         for one in run.differences[:SHOWN]
@@ -102,7 +102,7 @@ def wrong_tokens(run: Run) -> list[str]:
 
 
 def _read(run: Run, difference: Difference) -> str:
-    """The pages that the request's tables named when the position before the wrong token was computed."""
+    """The pages in the request's tables when the position before the wrong token was computed."""
     last = difference.position - 1
     for path in run.recordings:
         with open_trace(path) as reader:

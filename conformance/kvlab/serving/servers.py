@@ -11,10 +11,10 @@ Request = tuple[str, dict[str, Any]]
 """Path and body."""
 
 Control = Callable[[str], Sequence[Request]]
-"""Orders to a server, given the name of a request that is under way."""
+"""Control requests to a server, given the name of a running request."""
 
 CHECKED_OUT = "sglang-jax"
-"""The engine that is taken from a checkout: it has no releases on the package index."""
+"""The engine that runs from a checkout: it has no releases on the package index."""
 
 
 @dataclass(frozen=True)
@@ -23,25 +23,25 @@ class Server:
 
     engine: str
     arguments: list[str]
-    """The module that starts it, and its arguments but model and port."""
+    """The module that starts it, and its arguments except model and port."""
     environment: dict[str, str] = field(default_factory=dict)
     controls: tuple[Control, ...] = ()
     sessions: int = 0
-    """How many clients may hold a session at a time: a session keeps its row and its pages between two turns, and a
-    server whose rows or pages are all a session's waits for ever."""
+    """The most clients with a session at a time. A session keeps its row and pages between turns; a server with all
+    rows or pages in sessions waits forever."""
     cumulative: bool = True
-    """Whether each message of a stream has all tokens so far."""
+    """Whether each message of a stream contains all tokens so far."""
     issues: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Known issues of the engine that are a matter of chance -> the environment that brings one about."""
+    """Known issue that depends on chance -> the environment that shows it."""
     head_dim: int = 64
-    """Of the model; 64 is the least that vLLM has attention for on a CPU."""
+    """The model's head dimension; 64 is the least for which vLLM has attention on a CPU."""
     pair: bool = False
-    """Whether it is two servers: one computes the prompts, whose KV the other one reads to answer."""
+    """Whether it is two servers: one computes the prompts, and the other reads their KV to answer."""
     has_torch: bool = True
-    """Whether its environment can make a model and check answers; otherwise the Python that runs kvspec does."""
+    """Whether its environment can make a model and check answers; otherwise kvspec's Python does."""
 
     def command(self, model: Path, port: int) -> list[str]:
-        """The arguments of Python that start it."""
+        """Python's arguments to start it."""
         named = "--model-path" if self.engine.startswith("sglang") else "--model"
         return ["-m", *self.arguments, named, str(model), "--port", str(port)]
 
@@ -52,7 +52,7 @@ class Server:
                 "rid": rid,
                 "input_ids": tokens,
                 "stream": True,
-                # sglang-jax leaves special tokens out of the ids that it sends, too.
+                # sglang-jax also leaves special tokens out of the ids that it sends.
                 "sampling_params": {
                     "max_new_tokens": asked,
                     "temperature": 0,
@@ -72,12 +72,12 @@ class Server:
         }
 
     def prefill(self, body: dict[str, Any]) -> dict[str, Any]:
-        """The body of the same request for the server that computes the prompt, and keeps it for another one."""
+        """The body of the same request for the server that computes the prompt and keeps it for the other."""
         kept = {"do_remote_decode": True, "do_remote_prefill": False}
         return {**body, "max_tokens": 1, "stream": False, "kv_transfer_params": kept}
 
     def answered(self, message: dict[str, Any]) -> tuple[list[int], str | None]:
-        """The tokens in a message of a stream, and why the answer ends with it; `None` if it goes on."""
+        """The tokens in a message of a stream, and why the answer ends with it; `None` if it continues."""
         if self.engine != "vllm":
             reason = message.get("meta_info", {}).get("finish_reason")
             return message.get("output_ids", []), None if reason is None else reason["type"]
@@ -91,7 +91,7 @@ class Server:
 
 
 def sglang(seed: int) -> Server:
-    """An SGLang server with a page size, a memory and a loop that the seed draws."""
+    """An SGLang server; the seed draws its page size, memory and loop."""
     rng = random.Random(f"{seed} sglang")
     page_size = rng.choice([1, 4, 16])
     talks, tokens = rng.choice([False, True]), rng.choice([512, 768, 1024])
@@ -125,9 +125,9 @@ def sglang(seed: int) -> Server:
 
 
 def with_host_cache(server: Server, seed: int) -> Server:
-    """An SGLang server with a cache on the host besides, whose size and policy the seed draws.
+    """An SGLang server with a host cache; the seed draws its size and policy.
 
-    Its tree has the core in Python: the hooks do not know the other one with a cache on the host.
+    Its tree has the core in Python: the hooks do not support the other core with a host cache.
     """
     rng = random.Random(f"{seed} host cache")
     arguments = [*server.arguments, "--enable-hierarchical-cache"]
@@ -139,9 +139,9 @@ def with_host_cache(server: Server, seed: int) -> Server:
 
 
 def halves(server: Server) -> dict[str, Server]:
-    """The two servers of a pair of vLLM's, by their names, which are those of their hosts: NIXL transfers between them.
+    """The two servers of a pair of vLLM's, by their hosts' names. NIXL transfers between them.
 
-    Scheduler and worker are one process, as on a GPU: the build for the CPU has a process for the worker otherwise.
+    Scheduler and worker are one process, as on a GPU: by default the build for the CPU has a separate worker process.
     """
     environment = {**server.environment, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
     transfers = {"kv_connector": "NixlConnector", "kv_role": "kv_both", "kv_buffer_device": "cpu"}
@@ -153,9 +153,9 @@ def halves(server: Server) -> dict[str, Server]:
 
 
 def sglang_jax(seed: int) -> Server:
-    """A sglang-jax server with a memory and a loop that the seed draws.
+    """A sglang-jax server; the seed draws its memory and loop.
 
-    Arrays of numpy begin where jax copies them, and for its known issue where it does not.
+    Numpy arrays begin at addresses at which jax copies them; for its known issue at others.
     """
     rng = random.Random(f"{seed} sglang-jax")
     arguments = ["sgl_jax.launch_server", "--device", "cpu", "--attention-backend", "native", "--dtype", "float32"]
@@ -180,7 +180,7 @@ def sglang_jax(seed: int) -> Server:
 
 
 def vllm(seed: int) -> Server:
-    """A vLLM server with a block size and a memory that the seed draws; on a CPU blocks have multiples of 32 tokens."""
+    """A vLLM server; the seed draws its block size and memory. On a CPU blocks have multiples of 32 tokens."""
     rng = random.Random(f"{seed} vllm")
     arguments = ["vllm.entrypoints.openai.api_server", "--dtype", "float32", "--enforce-eager"]
     arguments += ["--max-model-len", "256", "--max-num-seqs", "8"]
@@ -195,10 +195,10 @@ def vllm(seed: int) -> Server:
 
 
 def transformers(seed: int) -> Server:
-    """Continuous batching of transformers with a page size, a memory and a scheduler that the seed draws."""
+    """Continuous batching of transformers; the seed draws its page size, memory and scheduler."""
     rng = random.Random(f"{seed} transformers")
     page_size = rng.choice([4, 8, 16])
-    # A request has at most 160 tokens, and needs its pages alone.
+    # A request has at most 160 tokens, and shares no pages.
     arguments = ["kvlab.serving.batching", "--page-size", str(page_size)]
     arguments += ["--num-blocks", str(rng.choice([256, 512]) // page_size)]
     arguments += ["--max-batch-tokens", str(rng.choice([32, 64, 128]))]
@@ -219,4 +219,4 @@ SERVERS: dict[str, Callable[[int], Server]] = {
     "vllm": vllm,
     "transformers": transformers,
 }
-"""Engine -> its server, drawn from a seed."""
+"""Engine -> the function that draws its server from a seed."""

@@ -1,4 +1,4 @@
-"""One run of a real server with kvspec on: started, given traffic, stopped; then its events and tokens are checked."""
+"""One run of a real server with kvspec: start, traffic, stop; then its events and tokens are checked."""
 
 import contextlib
 import os
@@ -22,10 +22,10 @@ from kvlab.serving.environment import NoEnvironment, search_path
 from kvlab.serving.servers import Server, halves
 
 BOOT = 900.0
-"""Seconds that a server gets until it answers."""
+"""The most seconds until a server answers."""
 
 END = 30.0
-"""Seconds that it gets to end."""
+"""The most seconds until a server has ended."""
 
 _QUIET = {
     "HF_HUB_OFFLINE": "1",
@@ -39,20 +39,20 @@ _QUIET = {
 
 @dataclass(frozen=True)
 class Settings:
-    """How one run is made."""
+    """The settings of one run."""
 
     seed: int
     seconds: float
-    """Of traffic."""
+    """Seconds of traffic."""
     clients: int
     fault: str = ""
-    """The name of a defect to put into the engine; empty: none."""
+    """The name of a defect to inject into the engine; empty: none."""
     host_cache: bool = False
-    """Whether the server has a cache on the host."""
+    """Whether the server has a host cache."""
     pair: bool = False
     """Whether there are two servers, prefill and decode."""
     answers: int = 0
-    """Traffic goes on until there are so many whole answers."""
+    """Traffic continues until there are so many whole answers."""
 
 
 @dataclass
@@ -77,7 +77,7 @@ def serve(
     """Start a server, or a pair, send it traffic, stop it, and check its answers without a cache.
 
     `folder` gets the model, the servers' logs, the recordings and the answers. `release` is the folder of the engine's
-    package, or `None` if the environment has it.
+    package; `None`: the environment has it.
 
     Raises:
         NoEnvironment: the model could not be made, or the server does not start.
@@ -105,7 +105,7 @@ def serve(
                 if process.poll() is not None:
                     run.died = _last_line(log)
     except NoEnvironment as error:
-        # Its first request may have ended it, and the recording says how.
+        # Its first request may have ended it; the recording shows how.
         run.died = str(error)
     run.recordings = sorted(folder.glob("trace-*.jsonl.zst"))
     if run.died and not run.recordings:
@@ -120,7 +120,7 @@ def serve(
 
 
 def prepared(server: Server, python: Path, release: Path | None, folder: Path) -> tuple[dict[str, str], Path]:
-    """The environment of a server's processes, and its model, which is made in `folder`.
+    """The environment of a server's processes, and its model, made in `folder`.
 
     Raises:
         NoEnvironment: the model could not be made.
@@ -154,7 +154,7 @@ def _python(python: Path, environment: dict[str, str], arguments: list[str], giv
 def running(
     server: Server, python: Path, model: Path, log: Path, environment: dict[str, str]
 ) -> Iterator[tuple["subprocess.Popen[bytes]", int]]:
-    """A server that answers, and its port; all of its processes, and their temporary files, are gone afterwards."""
+    """A server that answers, and its port. Afterwards all its processes and temporary files are removed."""
     port = _free_port()
     with (
         TemporaryDirectory(prefix="kvspec-server-", ignore_cleanup_errors=True) as temporary,
@@ -197,7 +197,7 @@ def _wait_until_it_answers(process: "subprocess.Popen[bytes]", port: int, log: P
 
 
 def _stop(process: "subprocess.Popen[bytes]") -> None:
-    """Ask a server to end, and then end what is left of its processes."""
+    """Ask a server to end, and then end its remaining processes."""
     process.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(END)

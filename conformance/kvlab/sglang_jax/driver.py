@@ -1,8 +1,8 @@
 """Runs sglang-jax's own scheduler, in its normal or its overlapping loop, on random requests and aborts.
 
 The scheduler with its loops, batches, policy, tables, allocators and radix tree are the checkout's. A stub replaces the
-part that needs an accelerator: the worker answers the tokens that are due, in overlap those of a launch when the next
-is queued.
+part that needs an accelerator: the worker returns the expected tokens; with overlap those of a launch when the next is
+queued.
 """
 
 import random
@@ -20,12 +20,12 @@ from kvlab.traffic import Done, PausingTraffic, until_done
 
 MOST_LOOPS = 1_000
 PAD = 1
-"""The token of a row that no request has."""
+"""The token of a row without a request."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How big one run is; lengths in tokens."""
+    """The sizes of one run; lengths in tokens."""
 
     page_size: int
     pages: int
@@ -35,16 +35,16 @@ class Shape:
     alphabet: int
     overlap: bool
     mixed: bool
-    """Whether requests decode in the launches that prefill."""
+    """Whether prefill launches also decode."""
     radix: bool
     conservativeness: float
     aborts: float
     pauses: float = 0.0
-    """How often the server gets a pause request; running requests then stay, or are all retracted."""
+    """The probability of a pause request; running requests then stay, or are all retracted."""
 
     @classmethod
     def drawn(cls, rng: random.Random) -> "Shape":
-        """A memory so small that prompts are evicted and requests retracted, an alphabet so small that they share."""
+        """A memory small enough for evictions and retractions, and an alphabet small enough for shared prefixes."""
         page_size = rng.choice([1, 1, 2, 4, 8])
         return cls(
             page_size=page_size,
@@ -62,7 +62,7 @@ class Shape:
 
 
 class _Worker(Worker):
-    """Holds what a launch takes against what is due, and answers the tokens that are."""
+    """Compares the inputs of a launch with the expected tokens, and returns the next ones."""
 
     def __init__(self, engine: Engine, shape: Shape, tokens: Tokens) -> None:
         size = shape.pages * shape.page_size
@@ -72,7 +72,7 @@ class _Worker(Worker):
         self._results: deque[list[int]] = deque()
         self._futures = 0
         self._sampled: dict[int, int] = {}
-        """The number that stands for a token before its launch is done -> the token."""
+        """Placeholder of a token before its launch is done -> the token."""
         self.names: list[str] = []
         """The requests of the next launch."""
         # Jax takes an aligned array without a copy; otherwise the machine's allocator would decide that.
@@ -99,7 +99,7 @@ class _Worker(Worker):
         return None, numpy.arange(-self._futures, -self._futures + count, dtype=numpy.int32), 0
 
     def _due(self, batch: Any) -> list[int]:
-        """Take what a launch takes, and sample what is due."""
+        """Check the inputs of a launch, and sample the expected tokens."""
         taken = [self._sampled.get(token, token) for token in batch.input_ids.tolist()]
         stops, prefixes = batch.seq_lens.tolist(), batch.extend_prefix_lens
         tokens = []
@@ -128,7 +128,7 @@ class _Traffic(PausingTraffic):
         self.loop(MOST_LOOPS)
         if self.idle(self.is_idle()):
             if self._shape.pauses:
-                raise Done  # the requests that a pause forgets show in what they hold
+                raise Done  # requests that a pause forgets show as leaks
             self.end()
         messages = self.arriving(self._request)
         if (rid := self.aborted(self._shape.aborts)) is not None:
@@ -150,7 +150,7 @@ class _Traffic(PausingTraffic):
     def _request(self) -> Any:
         output = self.length(4)
         tokens = self.prompt(self.length(2))
-        # A name ends where it ends: an abort is for all that begin with its name.
+        # The dot ends the name: an abort applies to all requests with its name as a prefix.
         self.live.append(rid := f"r{self.number()}.")
         ends = self.rng.random() >= 0.3
         self._tokens.arrive(rid, tokens, output, ends=ends)
@@ -176,7 +176,7 @@ def run(
     shape: Shape | None = None,
     report: Callable[[Finding], None] = ignored,
 ) -> None:
-    """Drive one scheduler until all its requests have left, or until it gives up; the same seed gives the same run.
+    """Drive one scheduler until all requests have ended, or until it raises; the same seed gives the same run.
 
     `report` takes findings on tokens.
     """

@@ -1,6 +1,6 @@
-"""Makes a checkout of sglang-jax importable where there is no accelerator and no model.
+"""Makes a checkout of sglang-jax importable without an accelerator and without a model.
 
-Its bookkeeping is numpy: of jax it uses decorators, dtypes and the device's numbers, which are stood in for.
+Its bookkeeping is numpy. Stubs replace the jax decorators, dtypes and device numbers that it uses.
 """
 
 import importlib
@@ -32,7 +32,7 @@ REAL = (
     "sgl_jax.srt.utils.common_utils",
     "sgl_jax.utils",
 )
-"""Modules that are taken from the checkout; stubs replace all others."""
+"""Modules to take from the checkout; stubs replace all others."""
 
 ABSENT = (
     "fastapi",
@@ -47,7 +47,7 @@ ABSENT = (
     "uvicorn",
     "zmq",
 )
-"""Packages that the checkout imports and the bookkeeping of memory does not use."""
+"""Packages that the checkout imports but the bookkeeping of memory does not use."""
 
 
 def load(checkout: Path) -> Engine:
@@ -76,7 +76,7 @@ def load(checkout: Path) -> Engine:
 
 
 def _complete() -> None:
-    """Give the stubs what the bookkeeping calls."""
+    """Give the stubs the functions that the bookkeeping calls."""
     utils = importlib.import_module("sgl_jax.srt.utils")
     common = importlib.import_module("sgl_jax.srt.utils.common_utils")
     utils.__dict__.update({name: value for name, value in vars(common).items() if not name.startswith("_")})

@@ -5,7 +5,7 @@ from kvlab.injection import Defect
 
 
 def defects(engine: Engine) -> list[Defect]:
-    """Sixteen of them, the last three in tokens alone, for the lines after pull request 994."""
+    """Sixteen of them, the last three only in tokens, for the lines after pull request 994."""
     tree = engine.radix.RadixCache
     token = engine.allocator.TokenToKVPoolAllocator
     batch, rows = engine.batch.ScheduleBatch, engine.pool.ReqToTokenPool

@@ -1,6 +1,6 @@
-"""Fixes of sglang-jax's known issues: a finding that remains is a new one.
+"""Fixes of sglang-jax's known issues: a remaining finding is a new issue.
 
-Each fix is the smallest that removes the issue, and no proposal. A checkout with other lines lacks the issue, or has it
+Each fix is the smallest that removes the issue, not a proposal. A checkout with other lines lacks the issue, or has it
 elsewhere.
 """
 
@@ -75,7 +75,7 @@ _A_COPY = """return cache_loc_cpu.copy()
 
 
 def _mends(engine: Engine) -> list[Defect]:
-    """Each by the name of the defect that it takes away."""
+    """The fixes, each with the name of the defect that it fixes."""
     scheduler, results = engine.scheduler.Scheduler, engine.scheduler.SchedulerOutputProcessorMixin
     tree = engine.radix.RadixCache
     return [
@@ -143,7 +143,7 @@ def _mends(engine: Engine) -> list[Defect]:
 
 
 def fix(engine: Engine, patches: Patches, but: str | None = None) -> None:
-    """All of them, but for the one of this name; undoing `patches` puts the defects back."""
+    """Apply all fixes except the named one. Undoing `patches` restores the defects."""
     for one in _mends(engine):
         if one.name != but:
             mend(patches, one.name, *one.places)

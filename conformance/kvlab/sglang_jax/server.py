@@ -1,4 +1,4 @@
-"""The surroundings of sglang-jax's scheduler: the server's arguments, the model, and the worker that would run it."""
+"""The surroundings of sglang-jax's scheduler: the server's arguments, the model, and the model's worker."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +16,7 @@ class Worker:
     sliding_window_size = None
 
     def __init__(self, engine: Engine, *, rows: int, context: int, pages: int, page_size: int) -> None:
-        """So many rows of `context` positions, and so many pages of `page_size` tokens."""
+        """Make `rows` rows of `context` positions, and `pages` pages of `page_size` tokens."""
         self.model_config = model()
         self.cur_sampling_info: Any = SimpleNamespace(grammars=None, sampling_info_done=SimpleNamespace(set=_nothing))
         self.rows = engine.pool.ReqToTokenPool(rows, context)
@@ -28,7 +28,7 @@ class Worker:
         self._settings = dict.fromkeys(engine.batch.global_server_args_dict) | {"page_size": page_size}
 
     def info(self, *, tokens: int, budget: int, running: int, longest: int, chunk: int) -> tuple[Any, ...]:
-        """The lengths and budgets in tokens that the scheduler asks of its worker."""
+        """The lengths and budgets in tokens that the scheduler requests from its worker."""
         settings = self._settings | {"chunked_prefill_size": chunk}
         return (tokens, budget, running, longest, longest - 1, 0, "cpu", settings, 0, 0, 0)
 
@@ -40,7 +40,7 @@ class Worker:
 def arguments(
     *, page_size: int, longest: int, chunk: int, overlap: bool, radix: bool, mixed: bool = False, ratio: float = 0.0
 ) -> Arguments:
-    """The server's arguments. `ratio` is the share of a request's remaining tokens that is kept free for it."""
+    """The server's arguments. `ratio` is the share of a request's remaining tokens that is reserved for it."""
     return Arguments(
         node_rank=0,
         nnodes=1,
@@ -67,7 +67,7 @@ def arguments(
 
 
 def scheduler(engine: Engine, server: Arguments, worker: Any, backend: Any) -> Any:
-    """The checkout's own scheduler upon a worker; messages come from and go to `backend`."""
+    """The checkout's own scheduler with a worker; `backend` sends and receives its messages."""
     module = engine.scheduler
     for name in ("ModelWorker", "ModelWorkerClient"):
         setattr(module, name, lambda *_, **__: worker)
@@ -78,7 +78,7 @@ def scheduler(engine: Engine, server: Arguments, worker: Any, backend: Any) -> A
 
 
 def aligned(engine: Engine, array: Any) -> Any:
-    """An array of the same shape, full of zeros, that begins where jax takes it on a CPU without a copy."""
+    """An array of zeros with the same shape, at an address at which jax takes it on a CPU without a copy."""
     numpy = engine.numpy
     room = numpy.zeros(array.nbytes + ALIGNED, dtype=numpy.uint8)
     start = -room.ctypes.data % ALIGNED
@@ -100,7 +100,7 @@ def model() -> SimpleNamespace:
 
 
 def logits() -> SimpleNamespace:
-    """The answer of a forward pass beside tokens."""
+    """The output of a forward pass besides tokens."""
     return SimpleNamespace(next_token_logprobs=None, input_token_logprobs=None, hidden_states=None)
 
 

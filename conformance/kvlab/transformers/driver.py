@@ -1,4 +1,4 @@
-"""Runs transformers' own batch processor on random requests, in one thread, with a model that really computes."""
+"""Runs transformers' own batch processor on random requests, in one thread, with a real model."""
 
 import importlib
 import queue
@@ -11,11 +11,11 @@ from kvlab.traffic import Traffic, until_done
 
 MOST_STEPS = 5_000
 NO_END = -1
-"""The token that ends an answer: none, so that each has the length that was asked for."""
+"""The end token: none, so that each answer has the requested length."""
 
 
 def settings(rng: random.Random) -> dict[str, Any]:
-    """A configuration that is drawn: a memory small enough that requests are reset, batches that cut prompts."""
+    """A random configuration: a memory small enough that requests are reset, and batches that cut prompts."""
     page_size = rng.choice([4, 4, 8, 16])
     return {
         "page_size": page_size,
@@ -37,7 +37,7 @@ class Driver:
         drawn = settings(rng)
         transformers = importlib.import_module("transformers")
         generation = transformers.GenerationConfig(do_sample=False, eos_token_id=NO_END)
-        # Its own check refuses several samples without sampling; they are forks all the same.
+        # Its own check refuses several samples without sampling; they are forks nevertheless.
         generation.num_return_sequences = rng.choice([1, 1, 3])
         self._manager = model.init_continuous_batching(
             generation_config=generation,
@@ -45,19 +45,19 @@ class Driver:
         )
         self._processor = self._manager._create_batch_processor()
         self._manager.batch_processor, self._manager.current_batch = self._processor, 0
-        # A request and its samples must fit in one by one.
+        # A request and each of its samples must fit alone.
         tokens = self._processor.cache.num_blocks * drawn["page_size"]
         running = drawn["max_requests_per_batch"]
-        # Of two different tokens equal blocks come after unlike beginnings.
+        # With only two different tokens equal blocks occur after different prefixes.
         self.traffic = Traffic(rng, requests, tokens // 2, rng.choice([2, VOCABULARY - 1]), running=running)
         self.answers: dict[str, Answer] = {}
-        """The newest output of each request, whether it came to its end or not."""
+        """Request -> its newest output, complete or not."""
 
     def step(self) -> None:
-        """Requests arrive and leave, and one batch is computed.
+        """Let requests arrive and leave, and compute one batch.
 
         Raises:
-            RuntimeError: the engine gave up, or requests never finish.
+            RuntimeError: the engine raised an error, or requests never finish.
         """
         traffic, manager = self.traffic, self._manager
         traffic.loop(MOST_STEPS)
@@ -93,7 +93,7 @@ class Driver:
                 self.traffic.finished(output.request_id)
 
     def run(self) -> str:
-        """Go on until all requests have left; the error that ended the run, or nothing."""
+        """Step until all requests have ended. Returns the error that ended the run, or an empty string."""
         return until_done(partial(_forever, self))
 
 

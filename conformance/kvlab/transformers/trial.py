@@ -17,14 +17,14 @@ from kvlab.transformers.fixes import fix
 from kvspec.memory.events import Failed
 
 REQUESTS = 20
-"""Requests of one run."""
+"""The number of requests of one run."""
 
 
 def trial(folder: Path) -> Trial:
     """The release in `folder`; its dependencies are installed.
 
     Raises:
-        EngineError: it holds none, or the process holds another one.
+        EngineError: the folder holds no release, or the process holds another one.
     """
     if not (folder / "transformers" / "generation" / "continuous_batching").is_dir():
         raise EngineError(f"{folder} holds no transformers with continuous batching")

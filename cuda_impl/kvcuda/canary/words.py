@@ -44,14 +44,14 @@ class Kind(IntEnum):
 
 
 class ViolationKind(IntEnum):
-    """How a slot is wrong that a pass is about to read or write."""
+    """The error of a slot that a pass is about to read or write."""
 
     OTHER = 1
     """Its content does not follow from the position before it."""
     NEVER = 2
     """It was never written."""
     LAST = 3
-    """The last position has not the content that the request wrote there, or that the host expects."""
+    """The last position does not have the content that the request wrote there, or that the host expects."""
     KNOWN = 4
     """Its content is not that of the request's tokens."""
     RANGE = 5

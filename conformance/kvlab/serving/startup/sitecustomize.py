@@ -1,7 +1,7 @@
 """Python imports this in every process of a server that `kvspec serve` starts.
 
-Packages with compiled kernels of GPUs are stood in for; `KVSPEC_STUBS` names them. `KVSPEC_FAULT` names a defect that
-is put into the engine, and `KVSPEC_ARRAYS` says where arrays begin. Hooks go into engines that load no plugins, too.
+Stubs replace packages with compiled GPU kernels; `KVSPEC_STUBS` names them. `KVSPEC_FAULT` names a defect to inject
+into the engine, and `KVSPEC_ARRAYS` sets where arrays begin. Hooks are also installed in engines that load no plugins.
 """
 
 import os

@@ -1,7 +1,7 @@
 """SGLang's own classes under test: `kvlab.sglang.adapter:Adapter`.
 
-The release is the one that is installed, or the one that the environment variable `KVSPEC_SGLANG` names: a version
-that `kvspec engines install` fetched, or a folder that holds an unpacked wheel.
+The release is the installed one, or the one in the environment variable `KVSPEC_SGLANG`: a version that `kvspec engines
+install` has fetched, or a folder with an unpacked wheel.
 
 adapter   the protocol's methods, upon `running`, `prefill`, `waiting` and `looking`
 engine    where releases differ
@@ -38,16 +38,16 @@ NEVER = (
     "deep_overlap",
     "speculative_overlap",
 )
-"""Features that no release has. Each scheduling round launches its prepared batch, processes the tokens of the round
-before, and publishes a prompt with its first token. A request stops when its tokens are processed. With recurrent
-states prompts are cut at page borders, and a publication needs a spare state slot."""
+"""Features that no release has. Each scheduling round launches its prepared batch, processes the tokens of the previous
+round, and publishes a prompt with its first token. A request stops when its tokens are processed. With recurrent states
+prompts are cut at page borders, and a publication needs a spare state slot."""
 
 
 def adapter(folder: Path | None) -> type[_Adapter]:
-    """The adapter for the release in `folder`, or for the one that is installed. A process can hold one release.
+    """The adapter for the release in `folder`, or for the installed one. A process can hold one release.
 
     Raises:
-        EngineError: it cannot be had.
+        EngineError: the release cannot be loaded.
     """
     unified = folder is not None and is_unified(folder)
     engine: Engine
@@ -82,7 +82,7 @@ def chosen() -> Path | None:
 
 
 def __getattr__(name: str) -> Any:
-    """Importing a release takes seconds, and is done when the class is asked for."""
+    """Import a release only when the class is used: it takes seconds."""
     if name != "Adapter":
         raise AttributeError(f"module {__name__} has no {name}")
     made = adapter(chosen())

@@ -1,10 +1,10 @@
 """SGLang's own memory classes behind the protocol.
 
-One module for each part of a request's life, each a class upon the one before it: `looking`, `waiting`, `prefill`,
-`running`, and here the ways out.
+There is one module for each part of a request's life, with a class that extends the previous one: `looking`, `waiting`,
+`prefill`, `running`, and here the ways out.
 
-The adapter plays the scheduler: it calls the classes in the order in which SGLang's scheduler calls them, and sets the
-same attributes of a request. It carries out the operations of the specification as follows:
+The adapter acts as the scheduler: it calls the classes in the same order as SGLang's scheduler, and sets the same
+attributes of a request. It carries out the operations of the specification as follows:
 
 - `extend` and `decode` allocate through SGLang's own functions, with a cache that has nothing to evict: eviction is an
   operation of its own.
@@ -29,7 +29,7 @@ from kvlab.sglang.adapter.running import Running
 from kvspec.events import EvictAnswer, Overshoot, Refusal, ReleaseAnswer
 
 CLOCK_STEP = 10.0
-"""Seconds between two looks of the session controller, more than it waits on its own."""
+"""Seconds between two checks of the session controller, more than its own interval."""
 
 
 class Adapter(Running):
@@ -38,7 +38,7 @@ class Adapter(Running):
     overshoot: ClassVar[tuple[Overshoot, ...]] = ("published",)
 
     def finish(self, req: str) -> ReleaseAnswer:
-        """The request stopped: it has as many tokens as it may have."""
+        """The request has stopped, with as many tokens as allowed."""
         entry, _ = self.scheduling.check_finish(req)
         kept = len(entry.tokens) - len(entry.req.origin_input_ids)
         entry.req.sampling_params.max_new_tokens = entry.req.finished_len = kept
@@ -59,7 +59,7 @@ class Adapter(Running):
         return ReleaseAnswer(*self._freed(before))
 
     def abort(self, req: str) -> ReleaseAnswer:
-        """A waiting request is dropped; a running one is released with the reason that says so."""
+        """A waiting request is dropped. A running one is released with the reason of an abort."""
         entry = self.scheduling.entry(req)
         before = self.pools.free()
         if entry.run is not None:
@@ -74,7 +74,7 @@ class Adapter(Running):
         return self._after_turn(entry, before)
 
     def _release(self, entry: Entry, *, is_insert: bool) -> Free:
-        """Let SGLang release a request; what was free before."""
+        """Let SGLang release a request. Returns what was free before."""
         before = self.pools.free()
         self._set_server_args()
         self.engine.release_kv_cache(entry.req, self.tree_cache, is_insert=is_insert)
@@ -82,7 +82,7 @@ class Adapter(Running):
         return before
 
     def _after_turn(self, entry: Entry, before: Free) -> ReleaseAnswer:
-        """A close that waited for this turn happens when the controller looks the next time."""
+        """A close that waited for this turn happens at the controller's next check."""
         chat = self.scheduling.chats.get(entry.session) if entry.session is not None else None
         if chat is not None and chat.closing and entry.session is not None:
             self._reap()
@@ -103,7 +103,7 @@ class Adapter(Running):
         return ReleaseAnswer(*self._freed(before))
 
     def preempt(self, session: str) -> ReleaseAnswer:
-        """Release what a session's slot holds."""
+        """Release the memory of a session's slot."""
         self.scheduling.chat(session)
         if session not in self._idle_slots():
             raise Refusal("OP-1", f"the slot of session {session} holds nothing, or is lent")

@@ -1,8 +1,8 @@
 """SGLang from 0.5.16 to 0.5.21 behind the protocol: one tree, `UnifiedRadixCache`, with the older functions around it.
 
 Servers build this tree for every model, until 0.5.18 only for those with sliding windows or recurrent states and
-`RadixCache` for the others, and `ChunkCache` where there is no prefix cache. Requests have their record; publishing is
-still `cache_unfinished_req`, and a session's slot keeps a record of its own.
+`RadixCache` for the others, and `ChunkCache` where there is no prefix cache. Requests have a record; publishing is
+still `cache_unfinished_req`, and a session's slot keeps a separate record.
 
 Sliding windows and recurrent states are components of the tree.
 """
@@ -21,11 +21,11 @@ from kvlab.sglang.adapter.records import window_in_components
 from kvspec.events import Config
 
 COMPONENTS = ("unified_cache.components", "unified_cache_components")
-"""Where releases have the tree's components."""
+"""The modules in which releases have the tree's components."""
 
 
 def is_between(folder: Path) -> bool:
-    """Whether a release's servers build the one tree at least for hybrid models, and it has a chunk cache still."""
+    """Whether a release's servers build the single tree at least for hybrid models, and it still has a chunk cache."""
     memory = folder / "sglang" / "srt" / "mem_cache"
     registry = memory / "registry.py"
     if not registry.is_file() or not (memory / "chunk_cache.py").is_file():
@@ -38,16 +38,16 @@ class BetweenEngine(Engine):
     """The classes of such a release."""
 
     def __init__(self, folder: Path | None) -> None:
-        """Import the release in `folder`, or the one that is installed.
+        """Import the release in `folder`, or the installed one.
 
         Raises:
-            EngineError: it cannot be had.
+            EngineError: the release cannot be loaded.
         """
         super().__init__(folder)
         memory = "sglang.srt.mem_cache"
         self.tree = importlib.import_module(f"{memory}.unified_radix_cache").UnifiedRadixCache
         self.has_plain_tree = self._built("radix_cache", "RadixCache") is not None
-        """Whether models with one kind of layer have a tree of their own."""
+        """Whether models with one kind of layer have a separate tree."""
         component = first(*((f"{memory}.{name}", "MambaComponent") for name in COMPONENTS))
         states = sys.modules[component.__module__]
         kinds = states.ComponentType
@@ -64,7 +64,7 @@ class BetweenEngine(Engine):
             replace(module, "mamba_extra_buffer_lazy_enabled", lambda: False)
 
     def prefix_cache(self, config: Config, pool: Any, allocator: Any) -> Any:
-        """The tree, with the core that the release itself takes, or none."""
+        """The tree with the release's default core, or no tree."""
         hybrid = config.sliding_window or config.num_states
         if not config.prefix_cache or (self.has_plain_tree and not hybrid):
             return super().prefix_cache(config, pool, allocator)
@@ -87,11 +87,11 @@ class BetweenEngine(Engine):
 
     @property
     def lacks(self) -> set[str]:
-        """Windows and states are components of the tree."""
+        """The lacking features: windows and states are components of the tree."""
         return set()
 
     def with_sessions(self, prefix_cache: Any) -> Any:
-        """The tree has the sessions' slots itself; around a chunk cache they are a cache of their own."""
+        """The tree has the sessions' slots itself; a chunk cache gets a separate cache of slots around it."""
         return prefix_cache if hasattr(prefix_cache, "session") else super().with_sessions(prefix_cache)
 
 

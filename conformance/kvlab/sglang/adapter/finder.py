@@ -1,8 +1,8 @@
-"""Makes one SGLang release importable: as it is installed, or from a folder that holds nothing but its wheel.
+"""Makes one SGLang release importable: the installed one, or one from a folder with only its wheel.
 
-SGLang's memory-cache modules are plain Python on top of torch and Triton, but importing them pulls in models,
-kernels and servers that need a GPU machine's whole environment. From a bare wheel those are answered by stand-ins, so
-that what is under test is the release's own code and everything else is absent.
+SGLang's memory-cache modules are plain Python on top of torch and Triton, but importing them pulls in models, kernels
+and servers that need a GPU machine's whole environment. For a bare wheel stubs replace these, so that only the
+release's own code is under test.
 """
 
 import os
@@ -38,25 +38,25 @@ STOOD_IN = (
     "sglang.srt.utils.hf_transformers",
     "sglang.srt.utils.hf_transformers_utils",
 )
-"""Modules that a bare wheel cannot import, or that have nothing to do with the bookkeeping of memory."""
+"""Modules that a bare wheel cannot import, or that the bookkeeping of memory does not use."""
 
 REAL = (
     "sglang.srt.managers.schedule_batch",
     "sglang.srt.managers.session_controller",
     "sglang.srt.managers.scheduler_components.new_token_ratio_tracker",
 )
-"""Modules that are taken from the wheel although a stub replaces their package."""
+"""Modules to take from the wheel although a stub replaces their package."""
 
 
 def prepare(folder: Path | None) -> None:
-    """Make `sglang` importable from `folder`, which holds an unpacked wheel; `None` takes what is installed.
+    """Make `sglang` importable from `folder`, which holds an unpacked wheel; `None`: the installed release.
 
     A process can hold one release: a second call with another folder is refused.
 
     Raises:
         EngineError: there is no such release, torch or Triton is missing, or the process holds another release.
     """
-    # The allocators' own kernels run on a CPU then; where there is a GPU, it is not needed for bookkeeping.
+    # The allocators' own kernels then run on a CPU, even if there is a GPU: bookkeeping does not need it.
     os.environ.setdefault("TRITON_INTERPRET", "1")
     require("SGLang", "torch", "triton", "numpy")
     if folder is None:
@@ -69,7 +69,7 @@ def prepare(folder: Path | None) -> None:
 
 
 def version_in(folder: Path) -> str:
-    """The version that a folder's wheel says it is.
+    """The version in the metadata of a folder's wheel.
 
     Raises:
         EngineError: it has no metadata.

@@ -9,14 +9,14 @@ from kvspec.events import Config
 
 
 class OneTree:
-    """Where an adapter finds the pages of the tree."""
+    """The part of an adapter that finds the pages of the tree."""
 
     config: Config
     pools: Pools
     prefix_cache: Any
 
     def _may_decode(self, entry: Entry, run: Run) -> bool:
-        """Decode steps begin when the prompt is published: who finishes before that has its whole window."""
+        """Decode steps begin when the prompt is published: a request that finishes before has its whole window."""
         return run.published
 
     def _store_pages(self) -> Iterable[int]:

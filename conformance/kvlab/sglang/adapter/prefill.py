@@ -12,7 +12,7 @@ from kvspec.pages import Runs, ceil_align, ceil_pages, compress
 
 
 class Prefill(Waiting):
-    """Requests that are admitted, and the chunks of their prompts."""
+    """Admission of requests, and the chunks of their prompts."""
 
     def extend(self, reqs: list[tuple[str, int]]) -> ExtendAnswer:
         """Admit a prefill batch and allocate for it."""
@@ -42,7 +42,7 @@ class Prefill(Waiting):
         return ExtendAnswer(rows, runs(pages), self._sides_of(pages), None if self.pools.states is None else states)
 
     def _match_still_stands(self, entry: Entry, prefix_len: int) -> None:
-        """Repeat the match of a request, which owns none of the pages before it is admitted."""
+        """Repeat the match of a request, which does not own the pages before it is admitted."""
         if not prefix_len:
             return
         found = self.engine.matched(self.prefix_cache, self.engine.full_ids(entry.req)[:prefix_len])
@@ -64,16 +64,16 @@ class Prefill(Waiting):
         self.scheduling.check_room(self.pools.need(pages, rows, states), room)
 
     def _reckoned(self, pages: int, positions: list[int]) -> int:
-        """The pages that the scheduler wants to be free for so many new positions of each request.
+        """The free pages that the scheduler requires for so many new positions of each request.
 
-        Where the allocator estimates, it does so too: an allocation that fails ends the server.
+        If the allocator estimates, so does the scheduler: a failing allocation ends the server.
         """
         if self.pools.window is None or not self.engine.estimates_room or self.config.page_size == 1:
             return pages
         return ceil_pages(sum(positions), self.config.page_size) + len(positions)
 
     def _admit(self, entry: Entry, start: int, seq_len: int) -> None:
-        """Do as the scheduler does when it admits a request to a prefill batch, before it allocates."""
+        """Act as the scheduler when it admits a request to a prefill batch, before it allocates."""
         req, run = entry.req, entry.run
         if run is not None:
             if not run.stashed:
@@ -94,20 +94,20 @@ class Prefill(Waiting):
     def _cut_at_window(self, req: Any, locked: int) -> None:
         """Cut the node in which the window before `locked` begins.
 
-        SGLang locks the window of whole nodes. A node that ends where the window begins may come about in any tree,
-        by another prompt; here it always does, so that a lock covers the pages that the specification says.
+        SGLang locks the window of whole nodes. In any tree another prompt may have made a node that ends where the
+        window begins. Here there is always such a node, so that a lock covers the same pages as in the specification.
         """
         reach = ceil_align(self.config.sliding_window, self.config.page_size)
         if reach and self.config.prefix_cache and locked > reach:
             self.engine.matched(self.prefix_cache, self.engine.full_ids(req)[: locked - reach])
 
     def _look_for_branch(self, req: Any, matched: int) -> None:
-        """Note where the cached pages end now, if that is past the last cached state: where states will be missed."""
+        """Note the current end of the cached pages, if it is past the last cached state: states are missing there."""
         found = self.engine.matched(self.prefix_cache, self.engine.full_ids(req)[:-1])
         req.mamba_branching_seqlen = found.mamba_branching_seqlen if len(found.device_indices) == matched else None
 
     def _stash_without_cache(self, run: Run, req: Any) -> None:
-        """Go on from a chunk that was not handed to the prefix cache: only its positions are noted."""
+        """Continue after a chunk that was not handed to the prefix cache: only its positions are noted."""
         rows = self.pool.req_to_token
         req.prefix_indices = rows[req.req_pool_idx, : run.seq_len].to(dtype=self.engine.torch.int64, copy=True)
         self._let_go_of_row_between_chunks(req)
@@ -141,7 +141,7 @@ class Prefill(Waiting):
 
 @contextmanager
 def refused_without_room() -> Iterator[None]:
-    """SGLang's allocation says that there is no room by an exception. There is: it was looked for before."""
+    """SGLang's allocation raises if there is no room. There is room: it was checked before."""
     try:
         yield
     except RuntimeError as error:

@@ -14,8 +14,7 @@ RECORD = {
     "mamba_next_track_idx": None,
     "mamba_last_track_seqlen": None,
 }
-"""Attribute -> its value without a record, for those that newer releases keep in `req.kv`, older ones on request and
-slot."""
+"""Attribute -> its value without a record. Newer releases keep it in `req.kv`, older ones in request and slot."""
 
 
 def name_as_before(record: type, *owners: type) -> None:

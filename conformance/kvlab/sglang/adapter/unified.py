@@ -1,8 +1,8 @@
 """SGLang from 0.5.22 on behind the protocol: one tree, `UnifiedRadixCache`, which owns the sessions' records.
 
-A request's lengths and row are in a record (`req.kv`) that a session's slot lends to its turns; what was
-`cache_unfinished_req` is a checkpoint; allocation is a module of its own. Requests and slots are given the older names
-of what their record has, so that the rest of the adapter reads on.
+A request's lengths and row are in a record (`req.kv`) that a session's slot lends to its turns; `cache_unfinished_req`
+has become a checkpoint; allocation is in a separate module. Requests and slots get the older names of their record's
+fields, so that the rest of the adapter works unchanged.
 
 Sliding windows and recurrent states are components of the tree. Without a prefix cache servers build the same tree,
 switched off.
@@ -25,7 +25,7 @@ from kvspec.pages import ceil_align
 
 
 def is_unified(folder: Path) -> bool:
-    """Whether the release in a folder has the one tree, and no chunk cache any more."""
+    """Whether the release in a folder has the single tree, and no longer a chunk cache."""
     memory = folder / "sglang" / "srt" / "mem_cache"
     return (memory / "unified_radix_cache.py").is_file() and not (memory / "chunk_cache.py").is_file()
 
@@ -39,10 +39,10 @@ class UnifiedEngine(Engine):
     estimates_room = False
 
     def __init__(self, folder: Path | None) -> None:
-        """Import the release in `folder`, or the one that is installed.
+        """Import the release in `folder`, or the installed one.
 
         Raises:
-            EngineError: it cannot be had.
+            EngineError: the release cannot be loaded.
         """
         prepare(folder)
         memory = "sglang.srt.mem_cache"
@@ -73,7 +73,7 @@ class UnifiedEngine(Engine):
         self._ids_are_arrays = True
         self._spec = SimpleNamespace(speculative_algorithm=None)
         serving = SimpleNamespace(strip_thinking_cache=False)
-        backends = "torch_native", "torch_native"  # rows are written by torch then: the same writes, without a kernel
+        backends = "torch_native", "torch_native"  # torch then writes rows: the same writes, without a kernel
         states = SimpleNamespace(mamba_max_states_per_path=-1, enable_mamba_extra_buffer_lazy=False)
         functions: dict[str, Any] = {"get_spec": self._spec, "get_serving": serving, "attention_backends": backends}
         functions["get_parallel"] = SimpleNamespace(tp_rank=0, dcp_enabled=False)
@@ -89,16 +89,16 @@ class UnifiedEngine(Engine):
 
     @property
     def lacks(self) -> set[str]:
-        """Nothing that the specification asks of a pool."""
+        """The lacking features: none that concern a pool."""
         return set()
 
     def set_page_size(self, page_size: int, *, speculates: bool) -> None:
-        """Set the server's settings that are read: states are kept at every page border."""
+        """Set the settings that the release reads: states are kept at every page border."""
         self._spec.speculative_algorithm = "EAGLE" if speculates else None
         self._state_interval = page_size
 
     def release_kv_cache(self, req: Any, tree_cache: Any, *, is_insert: bool) -> None:
-        """SGLang's way out for a request."""
+        """Release a request as SGLang does."""
         self.common.release_kv_cache(req, tree_cache, checkpoint=is_insert)
 
     def prefix_cache(self, config: Config, pool: Any, allocator: Any) -> Any:
@@ -130,11 +130,11 @@ class UnifiedEngine(Engine):
         self.common.checkpoint_kv_cache(req, tree_cache)
 
     def lock(self, tree_cache: Any, req: Any) -> None:
-        """Lock what a request matched; a turn's slot has its lock already."""
+        """Lock the match of a request; a turn's slot already has its lock."""
         req.lock = tree_cache.lock(req.last_node)
 
     def match_without_state(self, tree_cache: Any, req: Any) -> None:
-        """Match, and take no state slot by it."""
+        """Match without taking a state slot."""
         req.init_next_round_input(tree_cache, cow_mamba=False)
 
 
@@ -147,7 +147,7 @@ class UnifiedAdapter(OneTree, Adapter):
     engine: UnifiedEngine  # type: ignore[misc]
 
     def match_prefix(self, req: str) -> MatchAnswer:
-        """Match as a scheduling round does for each waiting request that it looks at."""
+        """Match as a scheduling round does for each waiting request."""
         entry = self.scheduling.entry(req)
         if entry.run is not None:
             raise Refusal("OP-1", f"request {req} is running")
@@ -158,7 +158,7 @@ class UnifiedAdapter(OneTree, Adapter):
         return MatchAnswer(entry.prefix_len, int(entry.req.cache_protected_len), *self._freed(before))
 
     def abort(self, req: str) -> ReleaseAnswer:
-        """A waiting turn lets its session take another; the record that it had borrowed stays the slot's."""
+        """After a waiting turn its session can take another; the borrowed record stays the slot's."""
         entry = self.scheduling.entry(req)
         if entry.run is None and entry.req.session is not None:
             entry.req.session.abort_req()
@@ -177,7 +177,7 @@ class UnifiedAdapter(OneTree, Adapter):
         req.mamba_branching_seqlen = found.mamba_branching_seqlen if found.device_prefix_len == matched else None
 
     def _lock_anew(self, req: Any) -> None:
-        """A lock that a session's slot has stays the slot's."""
+        """The lock of a session's slot stays the slot's."""
         owner = self.tree_cache.session.borrowed_slot(req) or req
         node = owner.lock.node
         self.prefix_cache.unlock(owner.lock)
@@ -185,7 +185,7 @@ class UnifiedAdapter(OneTree, Adapter):
         owner.lock = self.prefix_cache.lock(node)
 
     def _stash_without_cache(self, run: Run, req: Any) -> None:
-        """The next chunk goes on from the row."""
+        """The next chunk continues from the row."""
 
     def _session_slots(self) -> dict[str, Any]:
         return {name: slot for name, slot in self.tree_cache.session.slots.items() if slot.kv.holds_kv}
@@ -195,7 +195,7 @@ class UnifiedAdapter(OneTree, Adapter):
         return [req for req in holders.values() if id(req.kv) not in records]
 
     def _session_held(self, *known: set[int]) -> tuple[int, int]:
-        """As its own check adds them up: a record is its session's while a turn runs on it, too."""
+        """The sums of SGLang's own check: a record counts as its session's even while a turn runs on it."""
         held = self._session_slots().values()
         size = self.config.page_size
         return sum(ceil_align(slot.kv_allocated_len, size) - slot.cache_protected_len for slot in held), len(held)

@@ -10,7 +10,7 @@ from kvspec.rules import Violation
 from kvspec.tokens import Element, Tokens
 
 KEYED = 1 << 40
-"""Where the token ids begin that stand for the tokens of a page key."""
+"""The first of the token ids that stand for the tokens of a page key."""
 
 
 class Waiting(Memory):
@@ -28,7 +28,7 @@ class Waiting(Memory):
         return Done()
 
     def submit(self, req: str, tokens: list[Element], session: str | None) -> Done:
-        """Make SGLang's request; a session's controller decides whether it takes another turn."""
+        """Make SGLang's request. A session's controller decides whether it takes another turn."""
         sequence = self.scheduling.check_submit(req, tokens, session)
         ids = self.scheduling.ids(sequence, KEYED)
         if session is None:
@@ -40,7 +40,7 @@ class Waiting(Memory):
         return Done()
 
     def _turn(self, name: str, req: str, ids: list[int]) -> Any:
-        """The next turn of a session, given the tokens that it adds, as a client sends it."""
+        """The next turn of a session as a client sends it, with the tokens that it adds."""
         chat, session = self.scheduling.chats[name], self.sessions.get(name)
         guarded = hasattr(session, "_inflight")
         if chat.turn is not None and not guarded:
@@ -59,7 +59,7 @@ class Waiting(Memory):
         return made
 
     def match_prefix(self, req: str) -> MatchAnswer:
-        """Match as a scheduling round does for each waiting request that it looks at."""
+        """Match as a scheduling round does for each waiting request."""
         entry = self.scheduling.entry(req)
         if entry.run is not None:
             raise Refusal("OP-1", f"request {req} is running")
@@ -71,7 +71,7 @@ class Waiting(Memory):
         return MatchAnswer(entry.prefix_len, int(entry.req.cache_protected_len), *self._freed(before))
 
     def take_state(self, req: str) -> StateAnswer:
-        """Match as a scheduling round does where states are cached: a request gets the slot for its copy at once."""
+        """Match as a scheduling round does with cached states: a request gets the slot for its copy at once."""
         entry = self.scheduling.entry(req)
         if self.pools.states is None or entry.run is not None or entry.resumed:
             raise Refusal("OP-1", f"request {req} takes no state slot")
@@ -100,7 +100,7 @@ class Waiting(Memory):
 
 
 class _WithoutStates:
-    """A prefix cache that a waiting request only looks into: it takes no state slot by it."""
+    """A prefix cache in which a waiting request only looks up: it takes no state slot."""
 
     def __init__(self, tree_cache: Any) -> None:
         self._tree_cache = tree_cache

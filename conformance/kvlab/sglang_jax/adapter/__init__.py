@@ -2,8 +2,7 @@
 
 KVSPEC_SGLANG_JAX=CHECKOUT kvspec run --impl kvlab.sglang_jax.adapter:Adapter
 
-adapter  the protocol's methods: what the scheduler does for each
-looking  its objects, and what they say of themselves
+adapter the protocol's methods: what the scheduler does for each looking its objects, and what they say of themselves
 server   what stands around the scheduler
 engine   a checkout made importable
 
@@ -38,23 +37,23 @@ LACKS = frozenset(
         "unpublished_chunks",
     }
 )
-"""Features that it lacks, or that its scheduler never uses: requests are retracted when a decode step does not fit, end
-when a token is processed, and publish each chunk before the next one. Windows, states and speculative steps are not
+"""Features that sglang-jax lacks or its scheduler never uses. Requests are retracted when a decode step does not fit,
+end when a token is processed, and publish each chunk before the next one. Windows, states and speculative steps are not
 driven."""
 
 
 ALONE = "or adder.new_chunked_reqs[dp_rank] is not None"
-"""The line by which a checkout admits no request beside a chunk that does not end its prompt."""
+"""The line that admits no request beside a chunk that does not end its prompt."""
 
 PUBLISHED = "req.cache_protected_len = req.last_matched_prefix_len"
-"""The line by which a checkout notes of a request what the tree has."""
+"""The line that notes which tokens of a request the tree has."""
 
 
 def adapter(folder: Path | None) -> type[_Adapter]:
     """The adapter for a checkout. A process can hold one.
 
     Raises:
-        EngineError: it cannot be had.
+        EngineError: the checkout cannot be loaded.
     """
     if folder is None:
         raise EngineError("sglang-jax is driven from a checkout")
@@ -73,7 +72,7 @@ def adapter(folder: Path | None) -> type[_Adapter]:
 
 
 def __getattr__(name: str) -> Any:
-    """Importing a checkout takes a second, and is done when the class is asked for."""
+    """Import a checkout only when the class is used: it takes a second."""
     if name != "Adapter":
         raise AttributeError(f"module {__name__} has no {name}")
     named = os.environ.get(VARIABLE)

@@ -2,7 +2,7 @@
 
 Its own scheduler does the work: it admits and cuts prompts, frees or keeps a chunked request's row, counts the pages of
 a decode step, retracts, and processes results. The protocol decides which requests are in a batch and how far a chunk
-goes: the adapter sets the scheduler's budgets to that. Each request's result goes to the scheduler by itself.
+goes: the adapter sets the scheduler's budgets accordingly. The scheduler gets the result of each request separately.
 
 - The scheduler publishes, ends and releases when it processes a result; the protocol has an operation for each. So a
   result is held until the next operation is known: a publication, the end, or another step.
@@ -38,7 +38,7 @@ from kvspec.rules import Violation
 from kvspec.tokens import Element
 
 KEYED = 1 << 28
-"""Where the token ids begin that stand for the tokens of a page key."""
+"""The first of the token ids that stand for the tokens of a page key."""
 
 
 @dataclass(eq=False)
@@ -57,15 +57,15 @@ class Adapter(Memory):
 
     admits: ClassVar[Any]
     repaired: ClassVar[frozenset[str]]
-    """The pull requests that the checkout has, of those that fix known issues."""
+    """The checkout's pull requests that fix known issues."""
 
     def __init__(self, *args: Any) -> None:
-        """Nothing is prepared, in flight or held."""
+        """Begin with nothing prepared, in flight or held."""
         super().__init__(*args)
         self._prepared: dict[str, Pass] = {}
         self._flying: dict[int, list[Pass]] = {}
         self._held: dict[str, tuple[Pass, int]] = {}
-        """Request -> its last result, which the scheduler has not taken in yet."""
+        """Request -> its last result, which the scheduler has not processed yet."""
         self._last: dict[str, tuple[Pass, int]] = {}
         """Request -> its last result."""
 
@@ -93,7 +93,7 @@ class Adapter(Memory):
         return Done()
 
     def match_prefix(self, req: str) -> MatchAnswer:
-        """Match as a scheduling round does for each waiting request that it looks at."""
+        """Match as a scheduling round does for each waiting request."""
         entry = self.scheduling.entry(req)
         if entry.run is not None:
             raise Refusal("OP-1", f"request {req} is running")
@@ -120,7 +120,7 @@ class Adapter(Memory):
             assert entry.run is not None, "it goes on"
             if not entry.run.stashed:
                 self._between_chunks(entry)
-        # A prompt that is cut is the last one of its batch: it uses the budget up.
+        # A chunked prompt is the last one of its batch: it uses up the budget.
         fresh.sort(key=lambda one: one[2] < len(one[0].tokens))
         made = self._prepare_prefill(going_on, fresh, dict(reqs))
         info, at = made.reqs_info[0], 0
@@ -140,7 +140,7 @@ class Adapter(Memory):
     def _prepare_prefill(
         self, going_on: list[Entry], fresh: list[tuple[Entry, int, int]], wanted: dict[str, int]
     ) -> Any:
-        """The batch that the scheduler makes of these requests."""
+        """The scheduler's batch of these requests."""
         self.admits.wanted = {
             name: seq_len for name, seq_len in wanted.items() if seq_len < len(self.scheduling.entries[name].tokens)
         }
@@ -161,7 +161,7 @@ class Adapter(Memory):
         self.scheduling.check_room(Room(pages, sum(entry.run is None for entry, _, _ in batch)), room)
 
     def _between_chunks(self, entry: Entry) -> None:
-        """Do as a scheduling round does with a request in the middle of its prompt, before it makes a batch."""
+        """Act as a scheduling round on a request in the middle of its prompt, before it makes a batch."""
         made = self.scheduler
         made.chunked_reqs, made.waiting_queue, made.last_batch = [entry.req], [], None
         made.get_new_batch_prefill = lambda: None
@@ -185,7 +185,7 @@ class Adapter(Memory):
     # Running
 
     def decode(self, reqs: list[str], n: int) -> DecodeAnswer:
-        """Let the scheduler prepare one decode step, if it finds that there is room."""
+        """Let the scheduler prepare one decode step, if it finds room."""
         if n != 1:
             raise Refusal("OP-1", f"n is {n}")
         self.scheduling.check_batch(reqs)
@@ -223,7 +223,7 @@ class Adapter(Memory):
         return Done()
 
     def complete(self, launch: int, tokens: dict[str, int]) -> CompleteAnswer:
-        """Hold the sampled tokens; let the scheduler take in what belongs to a chunk, or to a request that has left."""
+        """Hold the sampled tokens. Let the scheduler process those of a chunk, or of a request that has left."""
         flight = self.scheduling.complete(launch, tokens)
         for part in self._flying.pop(launch):
             name, req = part.entry.name, part.entry.req
@@ -245,7 +245,7 @@ class Adapter(Memory):
         return CompleteAnswer()
 
     def _take_in(self, name: str, *, publish: bool = True) -> None:
-        """Let the scheduler take in the result of a request that goes on, if there is one."""
+        """Let the scheduler process the result of a request that continues, if there is one."""
         if (held := self._held.pop(name, None)) is not None:
             stash = self.tree.cache_unfinished_req if publish else (lambda *_, **__: None)
             with _set(self.tree, "cache_unfinished_req", stash):
@@ -299,7 +299,7 @@ class Adapter(Memory):
     # The ways out
 
     def finish(self, req: str) -> ReleaseAnswer:
-        """The request's last token is its last one: the scheduler takes it in, publishes and releases."""
+        """The held token ends the request: the scheduler processes it, publishes and releases."""
         entry, _ = self.scheduling.check_finish(req)
         before = self._free()
         part, token = self._last[req]
@@ -317,7 +317,7 @@ class Adapter(Memory):
         return ReleaseAnswer(self._release(entry))
 
     def abort(self, req: str) -> ReleaseAnswer:
-        """A waiting request is dropped; a running one is released as one that fits no more."""
+        """A waiting request is dropped. A running one is released like one that no longer fits."""
         entry = self.scheduling.entry(req)
         freed: Runs = []
         if entry.run is not None:
@@ -349,11 +349,11 @@ class Adapter(Memory):
 
 
 def admission(engine: Engine) -> Any:
-    """The checkout's own admission of requests, with the budgets that make a batch what it is asked to be."""
+    """The checkout's own admission of requests, with budgets that give the requested batch."""
 
     class Admission(engine.policy.PrefillAdder):  # type: ignore[misc, name-defined]
         wanted: ClassVar[dict[str, int]] = {}
-        """Request -> where its chunk ends."""
+        """Request -> the end of its chunk."""
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
@@ -384,13 +384,13 @@ def admission(engine: Engine) -> Any:
 
 @contextmanager
 def _set(owner: Any, name: str, value: object) -> Iterator[None]:
-    """One object's attribute, for a while."""
+    """Temporarily set an attribute of one object."""
     with Patches() as patches:
         patches.set(owner, name, value)
         yield
 
 
 def _matching_up_to(req: Any, limit: int) -> Any:
-    """A request that matches no more than it did when it was looked at: others may have published meanwhile."""
+    """Limit a request's match to its earlier one: others may have published meanwhile."""
     whole = type(req).adjust_max_prefix_ids
     return _set(req, "adjust_max_prefix_ids", lambda: whole(req)[:limit])
