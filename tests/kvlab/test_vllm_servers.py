@@ -446,7 +446,7 @@ from pathlib import Path
 from kvlab.drives import CheckedTrace, Trial, drive_trial
 from kvlab.vllm import nixl, offloading
 from kvattach.patches import Patches
-from kvlab.vllm.faults_nixl import pull_defects
+from kvlab.vllm.faults_nixl import pull_defects, push_defects
 from kvlab.vllm.issues import FIXES
 from kvlab.vllm.servers import driven
 from kvlab.vllm.network import LATENCY, Network
@@ -481,8 +481,8 @@ def first(defect):
     found = drive_trial(Trial("two servers", attach, run, []), range(12), defect=defect).first
     return None if found is None else found[1].rule
 
-attached = []
-planted = {defect.name: first(defect) for defect in pull_defects() if defect.name in json.loads(sys.argv[2])}
+attached, injected = [], [*pull_defects(), *push_defects()]
+planted = {defect.name: first(defect) for defect in injected if defect.name in json.loads(sys.argv[2])}
 print(json.dumps([checked.events, checked.transfers, [finding.code for _, finding in checked.found], planted]))
 """
 
@@ -495,6 +495,9 @@ def test_two_servers_of_a_release_are_clean_and_planted_defects_are_found() -> N
         "failed read taken for done": {"MEM-WRITTEN"},
         "failed read taken for over": {"MEM-RACE"},
         "parts out of order": {"MEM-CONTENT"},
+        "notification heard twice": {"MEM-FAILED"},
+        "lease begun anew": {"MEM-FAILED"},
+        "pushed twice": {"MEM-REWRITE"},
     }
     command = [sys.executable, "-c", TRIED, str(release("0.33.0")), json.dumps([*planted])]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)

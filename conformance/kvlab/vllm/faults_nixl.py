@@ -4,7 +4,7 @@ from kvlab.injection import Defect
 
 
 def pull_defects() -> list[Defect]:
-    """Fourteen defects, for 0.33.0."""
+    """Sixteen defects, for 0.33.0."""
     from vllm.distributed.kv_transfer.kv_connector.v1.nixl.base_worker import NixlBaseConnectorWorker
     from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_scheduler import NixlPullConnectorScheduler
     from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_worker import NixlPullConnectorWorker
@@ -17,6 +17,8 @@ def pull_defects() -> list[Defect]:
     offsets = "np.arange(block_size_ratio)"
     results = (NixlBaseConnectorWorker, "get_transfer_results")
     heard = "notified_req_ids.add(req_id)"
+    unknown = "req_id,\n                )\n                continue"
+    beats = (NixlBaseConnectorWorker, "_handle_heartbeat")
     return [
         Defect(
             "blocks not kept for decode",
@@ -119,11 +121,24 @@ def pull_defects() -> list[Defect]:
                 ),
             ),
         ),
+        Defect(
+            "notification heard twice",
+            "a notification that arrives twice gives blocks back twice",
+            ((NixlPullConnectorWorker, "_get_new_notifs", unknown, unknown.replace("continue", f"{heard}; continue")),),
+        ),
+        Defect(
+            "lease begun anew",
+            "a heartbeat that arrives too late begins another lease of blocks that have gone back",
+            (
+                (*beats, "if req_id in self._reqs_to_send:", "if True:"),
+                (*beats, "old = self._reqs_to_send[req_id]", "old = self._reqs_to_send.get(req_id, 0.0)"),
+            ),
+        ),
     ]
 
 
 def push_defects() -> list[Defect]:
-    """Four defects of the connector that pushes."""
+    """Six defects of the connector that pushes."""
     from vllm.distributed.kv_transfer.kv_connector.v1.nixl.push_scheduler import NixlPushConnectorScheduler
     from vllm.distributed.kv_transfer.kv_connector.v1.nixl.push_worker import NixlPushConnectorWorker
 
@@ -165,5 +180,22 @@ def push_defects() -> list[Defect]:
                     "blocks.get_block_ids()",
                 ),
             ),
+        ),
+        Defect(
+            "pushed twice",
+            "blocks are written again for a registration that arrives twice",
+            (
+                (
+                    NixlPushConnectorWorker,
+                    "_pop_matching_finished_blocks",
+                    "return fin_id, self._push_finished_blocks.pop(fin_id)",
+                    "return fin_id, self._push_finished_blocks[fin_id]",
+                ),
+            ),
+        ),
+        Defect(
+            "one of two forgotten",
+            "of several notifications that arrive at once only the first is heard",
+            ((NixlPushConnectorWorker, "_push_writer_loop", "for notif in notifs:", "for notif in notifs[:1]:"),),
         ),
     ]
