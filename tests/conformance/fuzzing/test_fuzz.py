@@ -76,7 +76,9 @@ DESCRIBED = (
 """Defects of sessions, tails and rows, which the machine finds in few examples."""
 
 
-@pytest.mark.parametrize("name", DESCRIBED)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.thorough if n % 2 else ()) for n, name in enumerate(DESCRIBED)]
+)
 def test_the_machine_finds_what_the_documents_describe(name: str) -> None:
     """In the first examples of a seed. Hypothesis begins with small ones: a tenth of those that it may try."""
     few = settings(

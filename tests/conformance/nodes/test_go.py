@@ -12,7 +12,7 @@ from tests.conformance.nodes.golang import EXAMPLES, go, needs_go
 
 SOURCE = EXAMPLES / "node-go"
 
-pytestmark = [pytest.mark.slow, needs_go]
+pytestmark = [pytest.mark.slow, pytest.mark.thorough, needs_go]
 
 
 def built(source: Path, node: Path) -> str:
@@ -56,7 +56,6 @@ def test_the_go_node_says_in_a_line_what_it_cannot_read(node: str, line: str, an
     assert (ended.returncode, ended.stderr) == (1, f"{answers}\n")
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("file", "right", "wrong", "finding"),
     [
