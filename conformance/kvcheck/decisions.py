@@ -48,7 +48,7 @@ class Decisions:
         return None
 
     def behind(self) -> Iterator[tuple[Host, str, Host]]:
-        """The hosts that have not made all, with the next decision of each and who made it; they differ from now on."""
+        """The hosts that lag behind, each with its next decision and that decision's host. They leave the check."""
         for number in sorted(self._at.keys() - {self._forgotten + len(self._decided)}):
             what, other = self._due(number) or self._decided[0]
             yield from ((host, what, other) for host in self._at.pop(number))

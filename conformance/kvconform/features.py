@@ -5,8 +5,8 @@ An implementation declares the features that it lacks by an attribute of its cla
     class MyAdapter:
         lacks = frozenset({"sessions", "speculative"})
 
-A vector that needs something of it is reported as not supported, with the reason, and is not run. `lacks` names
-features that the engine *does not have*; a feature that it has and gets wrong is a finding.
+A vector that needs such a feature is reported as not supported, with the reason, and is not run. `lacks` names features
+that the engine *does not have*; a feature that it has and gets wrong is a finding.
 
 Permitted choices that differ from the usual one are declared as well, each policy of `kvspec.events.Config` by its
 name:
@@ -15,8 +15,8 @@ name:
         rows_read = ("in_order",)
         first_turn_chunks = ("published",)
 
-Each attribute names the ways in which the engine can be made, the default first. Vectors that leave the policy open are
-run, and checked, with the default.
+Each attribute names the ways of the policy that the engine supports, the default first. Vectors that leave the policy
+open are run and checked with the default.
 """
 
 from collections.abc import Iterable
@@ -82,7 +82,7 @@ FEATURES = {
     "publish_without_state": "publication without a state: of a prefix when no state slot is free",
     "deep_overlap": "deep overlap: three launches in flight, or letting a request go while two of its launches are",
 }
-"""Every feature that may be lacking: in a few words, and its explanation."""
+"""Feature that may be lacking -> a few words, and its explanation."""
 
 POLICIES = {
     "rows_read": {"at_launch": "rows_at_launch", "in_order": "rows_in_order"},
@@ -91,7 +91,7 @@ POLICIES = {
     "overshoot": {"published": "published_overshoot"},
     "room": {"estimated": "estimated_room"},
 }
-"""Policies that an engine chooses, by their names in `Config`: each way but the usual one, and its feature."""
+"""Policy that an engine chooses, by its name in `Config` -> each way except the default, and its feature."""
 
 
 class UnknownFeatureError(LoadError, ValueError):
@@ -99,10 +99,10 @@ class UnknownFeatureError(LoadError, ValueError):
 
 
 def check_supported(factory: object, impl: str, needed: frozenset[str]) -> None:
-    """Refuse a run that needs features which an implementation declares as lacking.
+    """Refuse a run that needs features that an implementation declares as lacking.
 
     Raises:
-        LoadError: it lacks one.
+        LoadError: it lacks a feature.
     """
     missing = needed & lacks(factory)
     if missing:
@@ -113,7 +113,7 @@ def lacks(factory: object) -> frozenset[str]:
     """The features that an implementation declares as lacking, and the hybrid pools whose operations its class lacks.
 
     Raises:
-        UnknownFeatureError: it declares something that is no feature.
+        UnknownFeatureError: it declares an unknown feature.
     """
     declared = frozenset(getattr(factory, "lacks", ()))
     for policy, ways in POLICIES.items():
@@ -136,7 +136,7 @@ def under(factory: object, config: Config) -> Config:
 
 
 def vector_under(factory: object, vector: Vector) -> Vector:
-    """A vector as this implementation is to run it."""
+    """The vector in the form in which this implementation runs it."""
     header = msgspec.structs.replace(vector.header, config=under(factory, vector.header.config))
     return vector._replace(header=header)
 
@@ -151,7 +151,7 @@ def _ways(factory: object, policy: str) -> tuple[str, ...]:
 
 
 _HYBRID = {"sliding_window": "swa_evict", "recurrent_states": "take_state"}
-"""A hybrid pool, and the operation that only managers with such a pool have."""
+"""Hybrid pool -> the operation that only managers with such a pool have."""
 
 
 _OPERATIONS = {
@@ -160,22 +160,22 @@ _OPERATIONS = {
     "preempt": {"sessions", "preempt"},
     "verify": {"speculative"},
 }
-"""Operations that are not asked for where any of these features is lacking."""
+"""Operation -> the features without which it is never requested."""
 
 
 def never_asked(factory: object) -> set[str]:
-    """The operations that an implementation need not have, because of the features that it lacks."""
+    """The operations that an implementation need not have, because it lacks features."""
     declared = frozenset(getattr(factory, "lacks", ()))
     return {operation for operation, features in _OPERATIONS.items() if features & declared}
 
 
 def lacked(feature: str) -> str:
-    """That a feature is lacking, in a few words."""
+    """A missing feature, in a few words."""
     return f"no {FEATURES[feature].partition(':')[0]}"
 
 
 def why_not(missing: Iterable[str]) -> str:
-    """The reason for which something is not supported, for a report."""
+    """The reason why something is not supported, for a report."""
     return "; ".join(f"no {FEATURES[feature]}" for feature in sorted(missing))
 
 
@@ -207,7 +207,7 @@ def needs_of_config(config: Config) -> frozenset[str]:
 
 
 def needs_of_steps(overlap: int, drafts: int) -> frozenset[str]:
-    """The features that an implementation needs for steps with drafts, so many launched before one is complete."""
+    """The features that an implementation needs for steps with drafts and for so many launches in flight."""
     found = {"speculative"} if drafts else set()
     found |= {"speculative_overlap"} if drafts and overlap else set()
     found |= {"deep_overlap"} if overlap > 1 else set()
@@ -278,7 +278,7 @@ def _needs_to_publish(state: State, op: CacheUnfinished) -> set[str]:
     if state.cursor[record] > state.lengths[record].protected:
         found.add("late_publish")
     if state.config.num_states:
-        # One decode step may be launched meanwhile, as with overlap, but not have completed.
+        # Meanwhile one decode step may be launched, as with overlap, but not completed.
         gone_on = state.written[record] > request.seq_len + 1 or len(request.tokens) > request.seq_len + 1
         found |= {"late_publish"} if gone_on and op.req not in state.mid_prefill else set()
         found |= set() if state.free_states else {"publish_without_state"}
@@ -313,7 +313,7 @@ def _needs_to_release(state: State, op: Finish | Retract | Abort) -> set[str]:
 
 
 def _needs_to_resume(state: State, op: Extend | MatchPrefix) -> set[str]:
-    """A turn that takes a session's record up may write, or give up, a row that a launch in flight reads (RACE-1)."""
+    """A turn that takes over a session's record may write, or release, a row that a launch in flight reads (RACE-1)."""
     for req in [op.req] if isinstance(op, MatchPrefix) else [req for req, _ in op.reqs]:
         request = state.requests.get(req)
         if request is None or request.running or request.session is None:

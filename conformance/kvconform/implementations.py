@@ -15,12 +15,12 @@ KNOWN = {"reference": "kvref.manager:Manager", "cuda": "kvcuda.manager:Manager"}
 
 
 def load(name: str) -> Factory:
-    """The implementation `reference`, `cuda` or `module:Class`; the working folder is searched for modules too.
+    """The implementation `reference`, `cuda` or `module:Class`; modules may be in the working folder, too.
 
     `bug:NAME` is a mutant of the reference from the bug gallery, `exec:COMMAND` a node in any language.
 
     Raises:
-        LoadError: there is none, it cannot be imported, or it lacks operations that it would be asked for.
+        LoadError: there is none, it cannot be imported, or it lacks required operations.
     """
     module_name, colon, attribute = KNOWN.get(name, name).partition(":")
     if module_name == "bug":
@@ -33,7 +33,7 @@ def load(name: str) -> Factory:
         sys.path.insert(0, here)
     try:
         found = getattr(importlib.import_module(module_name), attribute)
-    except (Exception, SystemExit) as error:  # importing runs the module: anything may happen
+    except (Exception, SystemExit) as error:  # importing runs the module, which may raise anything
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise LoadError(f"implementation {name!r} cannot be imported: {reason}") from error
     if not callable(found):
@@ -45,12 +45,12 @@ def load(name: str) -> Factory:
 
 
 def is_own(name: str) -> bool:
-    """Whether an implementation comes with kvspec, and is wherever kvspec is."""
+    """Whether an implementation comes with kvspec, on every machine."""
     return name in KNOWN or name.startswith("bug:")
 
 
 def _mutant(name: str) -> Factory:
-    """The factory of a defect in the gallery, which is imported only when it is asked for."""
+    """The factory of a defect in the gallery, which is imported only when it is used."""
     from kvconform.gallery.mutants import BUGS
 
     if name not in BUGS:

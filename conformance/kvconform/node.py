@@ -1,9 +1,9 @@
-"""Implementations in any language: a *node*, a command that answers operations over its standard output.
+"""Implementations in any language: a *node*, a command that answers operations on its standard output.
 
-The node first prints a hello line (`Hello`). kvspec then sends lines: the header of a trace, which has `config` and is
-not answered, and operations, each of which is answered by one line with its `op` and its `obs` or `refused`. A header
-in the middle begins anew, where the node can (`reset`); otherwise a new process is started for it. The lines are those
-of a trace (`kvspec schema`).
+The node first prints a hello line (`Hello`). kvspec then sends lines: the header of a trace, which has `config` and
+gets no answer, and operations, each of which gets one line with its `op` and its `obs` or `refused`. A further header
+begins anew if the node supports that (`reset`); otherwise kvspec starts a new process for it. The lines are those of a
+trace (`kvspec schema`).
 """
 
 import contextlib
@@ -32,34 +32,34 @@ from kvtrace.operations import Header
 SECONDS = "KVSPEC_ANSWER_SECONDS"
 """The environment variable with the time limit of an answer, in seconds; 10 without it."""
 AFTER_LATE = 20
-"""After a late answer the limit is so many times shorter: each attempt to show it with fewer operations waits again."""
+"""After a late answer the limit is so many times shorter: each attempt with fewer operations waits again."""
 LONGEST = 8 << 20
-"""Bytes of the longest answer."""
+"""The most bytes of an answer."""
 STDERR_KEPT, STDERR_SHOWN = 64 << 10, 5
-"""Bytes of a node's standard error that are kept, the last ones, and lines that are shown."""
+"""The most bytes of a node's standard error that are kept, the last ones, and the most lines that are shown."""
 PIECE = 1 << 16
-"""Bytes that are read at once."""
+"""The most bytes that are read at once."""
 SLICE_MS = 50
-"""Milliseconds between two looks whether the node has ended while a child of it keeps its output open."""
+"""Milliseconds between two checks whether the node has ended while a child process keeps its output open."""
 
 
 class Hello(msgspec.Struct, forbid_unknown_fields=True):
     """The first line of a node."""
 
     kvspec: int
-    """The version of the format that it reads."""
+    """The version of the format that the node reads."""
     name: str
     version: str = ""
     unsupported: frozenset[str] = frozenset()
     """Features that it lacks (`kvconform.features.FEATURES`)."""
     policies: dict[str, tuple[str, ...]] = {}
-    """Ways of a policy in which it can be made, where these are not the usual one (`kvconform.features.POLICIES`)."""
+    """Policy -> the ways that the node supports, if not only the default (`kvconform.features.POLICIES`)."""
     reset: bool = False
     """Whether a further header begins anew within the same process."""
 
 
 class Reply(msgspec.Struct, Generic[A]):
-    """The answer to one operation. The operation's arguments may stand beside it, as in a trace."""
+    """The answer to one operation. The operation's arguments may be beside it, as in a trace."""
 
     op: str
     obs: A | None = None
@@ -93,11 +93,11 @@ class Process:
         self._poll.register(self._stderr, select.POLLIN)
         self._errors = bytearray()
         self.last = "hello"
-        """The operation that was answered last."""
+        """The last answered operation."""
 
     @property
     def running(self) -> bool:
-        """Whether it was not ended; it may have ended by itself."""
+        """Whether kvspec has not ended the node; it may have ended by itself."""
         return self._process.returncode is None
 
     def exchange(self, sent: bytes, about: str, seconds: float) -> bytes:
@@ -125,7 +125,7 @@ class Process:
 
     def _send(self, unsent: memoryview) -> memoryview:
         """Send as much as the pipe has room for, and return the rest."""
-        with contextlib.suppress(BlockingIOError, BrokenPipeError):  # a broken pipe shows when the answer is read
+        with contextlib.suppress(BlockingIOError, BrokenPipeError):  # a broken pipe is found when the answer is read
             while unsent:
                 unsent = unsent[os.write(self._stdin, unsent) :]
         return unsent
@@ -152,7 +152,7 @@ class Process:
         return piece
 
     def _keep_errors(self) -> bool:
-        """Keep the next bytes of its standard error; whether there were any."""
+        """Keep the next bytes of its standard error. Returns whether there were any."""
         with contextlib.suppress(BlockingIOError):
             piece = os.read(self._stderr, PIECE)
             self._errors += piece
@@ -186,7 +186,7 @@ class Node:
     """One manager of a node: the methods of `kvconform.protocol.HybridImplementation`, each a line and its answer."""
 
     def __init__(self, config: Config, factory: "NodeFactory", process: Process) -> None:
-        """A manager of these sizes: the header goes ahead of the first operation."""
+        """A manager of these sizes. The header is sent before the first operation."""
         self._config, self._factory, self._process = config, factory, process
         self._header = encode(Header(VERSION, f"kvspec {__version__}", config)) + b"\n"
 
@@ -194,8 +194,8 @@ class Node:
         """Have the node carry `op` out, and return its answer.
 
         Raises:
-            Refusal: the node refused it.
-            NodeFault: there is no answer in time, or it cannot be used; the node is ended then.
+            Refusal: the node refused it. NodeFault: there is no answer in time, or it is invalid; the node is then
+            ended.
         """
         tag = str(op.__struct_config__.tag)
         try:
@@ -215,10 +215,10 @@ class Node:
         return op.obs
 
     def _take(self, line: bytes, tag: str, op: Operation[Any]) -> None:
-        """Set the answer of `op` that a line has.
+        """Set the answer of `op` from a line.
 
         Raises:
-            NodeFault: it has none.
+            NodeFault: the line has no answer.
         """
         try:
             reply = _replies[type(op)].decode(line)
@@ -254,7 +254,7 @@ def _read_hello(line: bytes) -> Hello:
 
 
 class NodeFactory:
-    """Makes managers of a node, one at a time: each ends the one before it."""
+    """Makes managers of a node, one at a time: each ends the previous one."""
 
     def __init__(self, name: str) -> None:
         """Start the command of `exec:COMMAND` and read its hello.
@@ -307,7 +307,7 @@ class NodeFactory:
         """A fresh manager of these sizes.
 
         Raises:
-            NodeFault: the process had to be started anew, and could not be.
+            NodeFault: the process could not be started anew.
         """
         if self._used and not (self.hello.reset and self._process.running):
             self._process.end()

@@ -1,8 +1,8 @@
 """`pytest --kvspec-impl my_engine:Adapter`: every vector is a test of that implementation.
 
-The tests are named `kvspec::tail_freed_after_retract_p4`. They can be picked by that name, by `-k`, and marked from a
-`conftest.py` like any other. A failure's text is kvspec's own report; what the implementation declares that it lacks
-is skipped, with the reason. Without the option nothing of kvspec is imported.
+The tests are named `kvspec::tail_freed_after_retract_p4`. They can be selected by that name and by `-k`, and marked
+from a `conftest.py` like any other test. A failure's text is kvspec's own report. Vectors that need declared missing
+features are skipped, with the reason. Without the option nothing of kvspec is imported.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ROOT = "kvspec"
 """The prefix of the names of these tests."""
 
 WIDTH = 100
-"""Columns of a report."""
+"""The columns of a report."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -61,7 +61,7 @@ class _Vectors:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
-        """Add one test for each vector, before `-k` and the like look at them."""
+        """Add one test for each vector, before `-k` and similar options select tests."""
         from kvconform.errors import InputError, LoadError
         from kvconform.features import lacks, vector_under
         from kvconform.implementations import load
@@ -148,12 +148,12 @@ class VectorItem(pytest.Item):
         return f"{self.vector.header.description or self.vector.name}\n\n{text.getvalue().rstrip()}"
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
-        """Where the vector is, and its name."""
+        """The file of the vector, and its name."""
         return self.vector.path, 0, self.nodeid
 
 
 class DoesNotConform(Exception):
-    """A vector that an implementation failed."""
+    """An implementation failed a vector."""
 
     def __init__(self, outcome: Outcome) -> None:
         """Keep the outcome for the report."""

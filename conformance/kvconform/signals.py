@@ -7,13 +7,13 @@ from types import FrameType
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal asks the command to end. Raised after `listen` only: programs that embed kvspec keep their handlers."""
+    """A signal ends the command. Raised only after `listen`: programs that embed kvspec keep their handlers."""
 
 
 _ENDING = (signal.SIGINT, signal.SIGTERM)
 
 _caught = 0
-"""The signal, once there was one."""
+"""The signal that was caught; 0: none."""
 
 
 def listen() -> None:
@@ -29,7 +29,7 @@ def ignore_terminal() -> None:
 
 
 def obey() -> None:
-    """In a worker process that returns its results when interrupted: its parent process interrupts it by SIGTERM."""
+    """In a worker process that returns its results when interrupted: its parent process sends it SIGTERM."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _interrupt)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
@@ -57,7 +57,7 @@ def caught() -> int:
 
 
 def forgive() -> None:
-    """It was the ordinary end, not an early one."""
+    """Forget the signal: it was the ordinary end, not an early one."""
     global _caught  # noqa: PLW0603
     _caught = 0
 

@@ -1,4 +1,4 @@
-"""Other processes that a command starts: they import nothing from the current directory, and none outlives it."""
+"""Child processes of a command: they import nothing from the current directory, and none outlives the command."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ _running: set["subprocess.Popen[bytes]"] = set()
 
 
 def python(module: str, *arguments: str) -> list[str]:
-    """The command that runs one of kvspec's modules. -P: the current directory may hold anything."""
+    """The command that runs one of kvspec's modules. -P excludes the current directory, which may hold anything."""
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
@@ -36,7 +36,7 @@ def run(
 
 
 def start(command: Sequence[str]) -> "subprocess.Popen[bytes]":
-    """Start a command in a new process group, its standard streams pipes, until `end` ends it.
+    """Start a command in a new process group, with pipes as standard streams; `end` ends it.
 
     Raises:
         OSError: it cannot be started.
@@ -49,7 +49,7 @@ def start(command: Sequence[str]) -> "subprocess.Popen[bytes]":
 
 
 def end_all() -> None:
-    """End all running commands, also those that other threads wait for."""
+    """End all running commands, including those that other threads wait for."""
     for process in list(_running):
         end(process)
 

@@ -1,7 +1,7 @@
-"""When two states are the same: a key without page, window page, state slot, row, record, run and launch numbers.
+"""The identity of states: a key without page, window page, state slot, row, record, run and launch numbers.
 
 **Sound**: states with equal keys allow the same operations, and the same operation leads them to equal keys; so
-exploring one of them is exploring all. The key is the whole state written down, less
+exploring one of them is exploring all. The key is the whole state written down, except
 
 - *names that nothing depends on.* The specification compares page, row, record, run and launch numbers with each other,
   and never with anything else: `1..num_pages` is a set of names, and so are the numbers of window pages and of state
@@ -36,7 +36,7 @@ Key = bytes
 
 
 def key(node: Node) -> Key:
-    """The name of a state and all that differ from it in numbers only."""
+    """The common key of a state and of all states that differ from it only in numbers."""
     # Version 2 of the format does not abbreviate shared objects, so equal tuples give equal bytes.
     return blake2b(marshal.dumps(canonical(node), 2), digest_size=16).digest()
 
@@ -50,7 +50,7 @@ class Numbers(NamedTuple):
 
 
 def canonical(node: Node) -> tuple[Any, ...]:
-    """The state written down without numbers that do not matter."""
+    """The state written down without irrelevant numbers."""
     state, came = node
     numbers = Numbers({}, {}, {})
     holders: dict[object, str] = {}
@@ -77,7 +77,7 @@ def canonical(node: Node) -> tuple[Any, ...]:
 
 
 def _window_sides(state: State, numbers: Numbers) -> tuple[Any, ...]:
-    """The window side of each page of the walk, the page that each of those is behind, and how many there are."""
+    """The window side of each page of the walk, the page of each window side, and their number."""
     behind = [state.window_of.get(page) for page in numbers.pages]
     for window_page in behind:
         if window_page is not None:
@@ -91,7 +91,7 @@ def _window_sides(state: State, numbers: Numbers) -> tuple[Any, ...]:
 
 
 def _state_owners(state: State, numbers: Numbers, holders: dict[object, str]) -> tuple[Any, ...]:
-    """The owner of each state slot of the walk, and how many slots and locks there are."""
+    """The owner of each state slot of the walk, and the numbers of slots and locks."""
     owners: list[Any] = [state.state_owner.get(slot) for slot in numbers.states]
     return (
         tuple([("waits", name) if isinstance(name, str) else holders.get(name, name) for name in owners]),

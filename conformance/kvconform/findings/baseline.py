@@ -41,7 +41,7 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     link: str = ""
 
     def covers(self, code: str, event: str, pool: str = "", at: str = "", taken: Sequence[str] = ()) -> bool:
-        """Whether it is this finding: its code, the kind of event, the pool, the place, and where it was taken."""
+        """Whether the entry covers this finding: its code, kind of event, pool, place, and place of taking."""
         known = self.rule in (code, rule_of(code)) and self.event in ("", event)
         known = known and self.pool in ("", pool) and self.at in at
         return known and (not self.taken or any(self.taken in site for site in taken))
@@ -57,22 +57,22 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Baseline:
-    """Entries, and how often each one occurred."""
+    """Entries, and how often each occurred."""
 
     def __init__(self, entries: list[Entry] | None = None) -> None:
-        """None has occurred yet."""
+        """Begin with no occurrences."""
         self.entries = entries or []
         self.count: Counter[Entry] = Counter()
 
     @property
     def asks_where_taken(self) -> bool:
-        """Whether an entry names where a reference was taken, which is known once a trace was read to its end."""
+        """Whether an entry names where a reference was taken. That is known only after the whole trace is read."""
         return any(entry.taken for entry in self.entries)
 
     def take(
         self, code: str, event: str, times: int = 1, *, pool: str = "", at: str = "", taken: Sequence[str] = ()
     ) -> bool:
-        """Whether a finding, made so many times, is known; it is counted for the first entry that covers it."""
+        """Whether a finding is known. Its `times` are counted for the first entry that covers it."""
         for entry in self.entries:
             if entry.covers(code, event, pool, at, taken):
                 self.count[entry] += times
@@ -84,7 +84,7 @@ def read_baseline(path: Path | None) -> Baseline:
     """The entries of a TOML file; none without a file.
 
     Raises:
-        InputError: it cannot be read, or names a rule or an event that does not exist, or gives no reason.
+        InputError: the file cannot be read, names an unknown rule or event, or gives no reason.
     """
     if path is None:
         return Baseline()

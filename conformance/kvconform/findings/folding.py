@@ -1,4 +1,4 @@
-"""Steps that repeat are shown twice, their first and their last time, with how often they came between."""
+"""Repeated steps are shown twice, the first and the last time, with the number of repetitions between."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -7,18 +7,18 @@ from typing import NamedTuple
 from kvconform.findings.finding import Moment
 
 LONGEST = 8
-"""Steps of what repeats at most: a decode step at the memory level takes, names, begins, ends, and gives back."""
+"""The most steps of a repeated part: a decode step at the memory level takes, names, begins, ends and releases."""
 LEAST = 4
-"""Times that something has to come."""
+"""The least number of repetitions."""
 _NUMBER = re.compile(r"\d+(\.\.\d+)?(, \d+(\.\.\d+)?)*")
 
 
 class Fold(NamedTuple):
-    """Moments that are left out between two of the same kind."""
+    """Moments that are left out between two similar ones."""
 
     moments: list[Moment]
     period: int
-    """The moments after which the same comes again."""
+    """The number of moments of the repeated part."""
 
     def __str__(self) -> str:
         times = len(self.moments) // self.period
@@ -27,7 +27,7 @@ class Fold(NamedTuple):
 
 
 def folded(moments: Sequence[Moment]) -> Iterator[Moment | Fold]:
-    """The moments in order; of what repeats, numbers aside, only the first and the last time."""
+    """The moments in order. Of parts that repeat, except for numbers, only the first and the last time are kept."""
     same = [_kind(moment) for moment in moments]
     place = 0
     while place < len(moments):
@@ -49,7 +49,7 @@ def _covered(one: tuple[int, int]) -> tuple[int, int]:
 
 
 def _times(same: Sequence[str], place: int, period: int) -> int:
-    """How often the steps at a place come there one after the other; what breaks a rule comes once."""
+    """How often the steps at a place repeat directly after each other. A step that breaks a rule never repeats."""
     if not all(same[place : place + period]):
         return 1
     times = 1
@@ -59,5 +59,5 @@ def _times(same: Sequence[str], place: int, period: int) -> int:
 
 
 def _kind(moment: Moment) -> str:
-    """Its words without numbers; none of a moment that breaks a rule or is refused."""
+    """The text of a moment without numbers; empty if it breaks a rule or is refused."""
     return "" if moment.breaks or moment.refused is not None else _NUMBER.sub("#", moment.says)

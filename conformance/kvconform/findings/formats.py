@@ -19,7 +19,7 @@ from kvspec.rules import CODES
 from kvtrace.header import VERSION, encode
 
 WIDTH = 100
-"""Columns of a finding as text within another format."""
+"""The columns of a finding's text within another format."""
 
 
 def write(
@@ -33,7 +33,7 @@ def write(
     """Write the requested files.
 
     Raises:
-        OSError: one cannot be written.
+        OSError: a file cannot be written.
     """
     for path, form in ((junit, to_junit), (sarif, to_sarif), (html, page_of_report)):
         if path is not None:
@@ -47,7 +47,7 @@ def write(
 
 
 def to_trace(finding: Finding) -> bytes:
-    """The trace of a finding as a file; all of its events must be in it."""
+    """The trace of a finding as a file; the finding must have all events of it."""
     trace = finding.trace
     sizes = "config" if trace.level == "request" else "pools"
     header = {"kvspec": VERSION, "level": trace.level, "producer": f"what shows {finding.place}", sizes: trace.sizes}
@@ -90,7 +90,7 @@ def _test(report: Report, case: Case) -> ElementTree.Element:
         case "unusable":
             ElementTree.SubElement(test, "error", message=_xml(case.reason))
         case "fails":
-            # One failure a test: that is all that most readers of the format show.
+            # Each test has one failure: most readers of the format show no more.
             findings = [one for one in report.findings if any(_stands_in(place, case) for place in _places(one))]
             message = "; ".join(f"{one.title}: {one.what}" for one in findings) or case.reason
             failure = ElementTree.SubElement(test, "failure", message=_xml(message))
@@ -171,7 +171,7 @@ def _result(finding: Finding, rules: list[str]) -> dict[str, Any]:
 
 
 def _related(finding: Finding) -> Iterator[dict[str, Any]]:
-    """Its place in a trace if an adapter's method is its location; further places, and the entries of its ledger."""
+    """The place in a trace if the location is an adapter's method; further places, and the ledger's entries."""
     if finding.method is not None:
         yield _location(finding.place)
     yield from map(_location, finding.also)
@@ -182,7 +182,7 @@ def _related(finding: Finding) -> Iterator[dict[str, Any]]:
 
 
 def _fingerprint(finding: Finding) -> str:
-    """The same for the same defect in another run."""
+    """A fingerprint, which is the same for the same defect in another run."""
     return hashlib.sha256("\0".join(finding.kin).encode()).hexdigest()[:32]
 
 
@@ -192,10 +192,10 @@ def _location(place: Place) -> dict[str, Any]:
 
 
 def _uri(file: str) -> str:
-    """Relative to the working folder where the file is below it, which is how a forge finds it in the repository."""
+    """The URI of a file, relative to the working folder if it is below that, as forges need it."""
     path = Path(file).resolve()
     below = path.is_relative_to(Path.cwd().resolve())
-    # A relative file URI is the path of one that is absolute, cut.
+    # A relative file URI is a part of the absolute one.
     return path.as_uri().removeprefix(f"{Path.cwd().resolve().as_uri()}/") if below else path.as_uri()
 
 
@@ -209,10 +209,10 @@ def _flow(finding: Finding) -> Iterator[dict[str, Any]]:
 
 
 def _at(finding: Finding, moment: Moment) -> Place:
-    """Where a step stands in the input, if it is known; else where the finding does."""
+    """The place of a step in the input, if it is known, or else that of the finding."""
     return _stored(finding, moment.line or finding.place.line)
 
 
 def _stored(finding: Finding, line: int) -> Place:
-    """The place of a line of the input; of a merged trace that in the file that it comes from."""
+    """The place of a line of the input; for a merged trace its place in the original file."""
     return finding.origins.get(line) or Place(finding.place.file, line)

@@ -21,15 +21,15 @@ class Case(msgspec.Struct, omit_defaults=True):
     name: str
     verdict: Verdict
     file: str = ""
-    """Its path, if it is a file."""
+    """The path of the case, if it is a file."""
     level: Literal["request", "memory"] = "request"
     events: int = 0
-    """Operations or memory events that were checked."""
+    """The number of checked operations or memory events."""
     reason: str = ""
-    """Why it is not supported or unusable, or why it fails if there is no finding."""
+    """Why the case is not supported or unusable, or why it fails without a finding."""
 
     def __post_init__(self) -> None:
-        """Make the level the very default again in a case that came from another process: only then it is left out."""
+        """Set the level of a case from another process to the default object: only that is omitted."""
         self.level = "memory" if self.level == "memory" else "request"
 
 
@@ -41,13 +41,13 @@ class Report(msgspec.Struct, omit_defaults=True):
     """The subject of the check: an implementation, an engine, or the traces."""
     cases: list[Case] = []
     findings: list[Finding] = []
-    """The findings, the same one once."""
+    """The findings, each only once."""
     checked: dict[str, int] = {}
     """Rule -> how often it was checked."""
     unchecked: dict[str, int] = {}
     """Rule -> how often it could not be checked, because fields were left out."""
     unreported: dict[str, list[str]] = {}
-    """Such a rule -> the fields that were left out."""
+    """Rule that could not be checked -> the fields that were left out."""
     version: str = __version__
     """The version of kvspec."""
 

@@ -1,4 +1,4 @@
-"""A report, or one trace, as a page of HTML: one file that needs nothing besides it."""
+"""A report, or one trace, as a self-contained HTML page."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from kvconform.findings.timeline import drawn
 from kvconform.findings.wording import OF_SGLANG_JAX
 
 MOST = 200
-"""Events of a trace that are drawn: the last."""
+"""The most events of a trace that are drawn: the last ones."""
 _BLANK = re.compile(r"{{(\w+)}}")
 _PULL = re.compile(r"(?:SGLang|sglang-jax) pull request (\d+)")
 
@@ -36,7 +36,7 @@ def page_of_report(report: Report) -> str:
 
 
 def page_of_trace(title: str, summary: str, trace: Trace) -> str:
-    """A trace, whether it shows a finding or not."""
+    """A trace, with or without a finding."""
     return _page(title, summary, f"<article>{_timeline(trace)}</article>", "", "")
 
 
@@ -97,7 +97,7 @@ def _timeline(trace: Trace) -> str:
 
 
 def _steps(moments: Sequence[Moment]) -> str:
-    """The details of each step, which the page shows when the step is chosen, as JSON."""
+    """The details of each step as JSON. The page shows them when the step is selected."""
     details = [
         {
             "line": moment.number,

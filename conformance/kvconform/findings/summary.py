@@ -23,7 +23,7 @@ def show_run(
     results: Sequence[tuple[Vector, Outcome]],
     unsupported: Sequence[tuple[Vector, frozenset[str]]] = (),
 ) -> None:
-    """Print the vectors by rule, and how each vector came out."""
+    """Print the vectors by rule, with the result of each vector."""
     evidence = Evidence.together(outcome.evidence for _, outcome in results)
     by_rule = Table("rule", "checked", "vectors that exercise it", title="Vectors by rule", box=box.SIMPLE_HEAD)
     for rule in RULES:
@@ -49,7 +49,7 @@ def show_gaps(
     *,
     verbose: bool,
 ) -> None:
-    """Print what the vectors that were not run need, and the fields that answers left out."""
+    """Print the features that skipped vectors need, and the fields that answers left out."""
     if verbose:
         for reason, count in Counter(why_not(missing) for _, missing in unsupported).most_common():
             console.print(Text(f"Not supported, {counted(count, 'vector')}: {reason}."), soft_wrap=True)
@@ -73,7 +73,7 @@ def _marked(vector: Vector, outcome: Outcome) -> Text:
 
 
 def show_check(console: Console, path: Path, evidence: Evidence, verbose: bool) -> None:
-    """Print which rules were checked in one trace; `verbose` adds the table of rules."""
+    """Print the rules that were checked in one trace; `verbose` adds the table of rules."""
     checked, unchecked = evidence.checked, evidence.unchecked
     table = Table("rule", "checked", "not reported", title=printable(str(path)), box=box.SIMPLE_HEAD)
     for rule in RULES:
@@ -100,7 +100,7 @@ def _show_silence(console: Console, evidence: Evidence) -> None:
 
 
 def merged(findings: Iterable[Finding]) -> list[Finding]:
-    """Findings of several traces, those of most places first: the same code at the same place of an engine is one."""
+    """Findings of several traces, those with most places first; those with one code and place are merged."""
     found: dict[tuple[str, ...], Finding] = {}
     for finding in findings:
         first = found.setdefault(finding.kin, finding)
@@ -111,7 +111,7 @@ def merged(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def show_kin(console: Console, findings: Sequence[Finding], traces: int) -> None:
-    """Print in how many of several traces each finding was met."""
+    """Print the number of traces in which each finding was met."""
     for finding in findings if traces > 1 else ():
         place = finding.place
         site = f" ({place.site})" if place.site else ""
@@ -122,7 +122,7 @@ def show_kin(console: Console, findings: Sequence[Finding], traces: int) -> None
 
 
 def show_baseline(console: Console, baseline: Baseline) -> None:
-    """Print the findings that are known, with how often each occurred, and those that no longer occur."""
+    """Print the known findings with their counts, and those that no longer occur."""
     for entry in baseline.entries:
         count = baseline.count[entry]
         link = f" ({entry.link})" if entry.link else ""

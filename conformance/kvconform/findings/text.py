@@ -1,4 +1,4 @@
-"""Findings and traces as text, for a terminal of 80 columns or more: sentences, and beside them who has what."""
+"""Findings and traces as text, for a terminal of 80 columns or more: sentences, with the holders beside them."""
 
 import json
 import shlex
@@ -14,15 +14,15 @@ from kvconform.findings.map import show_trace
 from kvconform.findings.wording import filled, printable
 
 LISTED = 40
-"""Events that are printed of the trace that shows a finding: the last ones."""
+"""The most events that are printed of the trace that shows a finding: the last ones."""
 _LONG = 16
-"""Elements of a list that are written out; of a longer one the beginning and the end are."""
+"""The most elements of a list that are written out. Of a longer list only the beginning and the end are."""
 
 
 def show_finding(console: Console, finding: Finding, number: int = 0) -> None:
-    """Print one finding, whole: the rule, the trace that shows it, expected against observed.
+    """Print one finding in full: the rule, the trace that shows it, expected against observed.
 
-    With a `number` it is one of several, which may be spoken of by their numbers.
+    With a `number` it is one of several, which can be referred to by number.
     """
     console.print(_headline(finding, number), soft_wrap=True)
     facts = [("finding", finding.what)]
@@ -42,7 +42,7 @@ def show_finding(console: Console, finding: Finding, number: int = 0) -> None:
 
 
 def _show_shown(console: Console, finding: Finding) -> None:
-    """The trace that shows it, and what its last event is held against."""
+    """Print the trace that shows it, and the comparison at its last event."""
     console.print()
     console.print(Text(filled(f"{finding.note} In a memory of {finding.trace.memory}:", console.width)))
     console.print()
@@ -83,7 +83,7 @@ def _details(finding: Finding) -> Iterator[tuple[str, str]]:
 
 
 def _show_ledger(console: Console, finding: Finding) -> None:
-    """The events that it may come from, one a line."""
+    """Print the events that may be its cause, one a line."""
     lines = in_words(finding.ledger) + [finding.sequences] * bool(finding.sequences)
     _show_facts(console, zip_longest(["ledger"], lines, fillvalue="") if lines else [])
 
@@ -103,7 +103,7 @@ def answer(moment: Moment) -> str:
 
 
 def value(given: object) -> str:
-    """A value as JSON, long lists shortened; words as they are."""
+    """A value as JSON with long lists shortened; text unchanged."""
     if given is None:
         return "none"
     return printable(given) if isinstance(given, str) else json.dumps(_short(given), ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""A trace as an HTML table: one line an event, and beside it the holder of each part of each pool after it."""
+"""A trace as an HTML table: one line an event, with the holder of each part of each pool after it."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -13,17 +13,17 @@ from kvconform.findings.wording import counted
 SIZE = 22
 """Pixels of one page, row or slot."""
 MOST_STEPS = 60
-"""Events that are drawn: the last."""
+"""The most events that are drawn: the last ones."""
 FIRST_SEEN = 40
-"""Of them those that are seen before a reader asks for the earlier ones, where these can be hidden."""
+"""The drawn events that are visible at first, if earlier ones can be hidden."""
 HUES = 6
-"""Colours for holders."""
+"""The number of colours for holders."""
 _STYLES = {"free": "none", "store": "store", "locked": "locked", "withheld": "room"}
 """The style of a part without a holder."""
 
 
 def drawn(trace: Trace, most: int = MOST_STEPS, *, fold: bool = False) -> str:
-    """The table of the last `most` events, as HTML; with `fold` what repeats is hidden below a line that opens it."""
+    """The table of the last `most` events, as HTML. With `fold` a line opens each repeated part, which is hidden."""
     shown = trace.moments[-most:]
     columns = {pool: _column(shown, pool) for pool in dict.fromkeys(pool for one in shown for pool in one.cells)}
     columns = {pool: numbers for pool, numbers in columns.items() if numbers}
@@ -51,13 +51,13 @@ def drawn(trace: Trace, most: int = MOST_STEPS, *, fold: bool = False) -> str:
 
 
 def _column(shown: list[Moment], pool: str) -> list[str]:
-    """The parts of a pool that are drawn: those that are ever in use or named."""
+    """The drawn parts of a pool: those that are ever in use or named."""
     used = {number for one in shown for number, cell in one.cells.get(pool, {}).items() if cell != FREE}
     return sorted(used, key=by_number)
 
 
 def _hidden(words: str, moments: list[Moment], columns: dict[str, list[str]], hues: dict[str, int]) -> Iterator[str]:
-    """Events that are not seen before the line above them is clicked."""
+    """Events that are hidden until the line above them is clicked."""
     yield f'<tr class="kv-fold"><td></td><td>{escape(words)}</td></tr>'
     yield from (_line(moment, columns, hues, "kv-folded") for moment in moments)
 
@@ -75,7 +75,7 @@ def _line(moment: Moment, columns: dict[str, list[str]], hues: dict[str, int], k
 
 
 def _listed(numbers: list[str]) -> str:
-    """Which parts a strip is of, where it stands without its head."""
+    """The parts of a strip, for a strip without its head."""
     return spans(map(int, numbers)) if all(number.isdecimal() for number in numbers) else ", ".join(numbers)
 
 
@@ -89,7 +89,7 @@ def _width(number: str) -> int:
 
 
 def _places(numbers: list[str]) -> Iterator[tuple[int, int, str]]:
-    """Where each part begins, how wide it is, and its number."""
+    """The beginning, width and number of each part."""
     x = 0
     for number in numbers:
         yield x, _width(number), number
@@ -105,7 +105,7 @@ def _numbers(numbers: list[str]) -> str:
 
 
 def _strip(numbers: list[str], cells: list[Cell], hues: dict[str, int]) -> str:
-    """Parts of one holder and use are one path, so that pages with many parts stay small; marks lie above them."""
+    """Parts with one holder and use are one path, so that pages with many parts stay small; marks are above them."""
     outlines: dict[Cell, str] = {}
     marks: list[str] = []
     for (x, width, _), cell in zip(_places(numbers), cells, strict=True):
@@ -126,7 +126,7 @@ def _strip(numbers: list[str], cells: list[Cell], hues: dict[str, int]) -> str:
 
 
 def _whose(cell: Cell) -> str:
-    """Whose a part is, for what follows one holder: `request r` is also `r`."""
+    """The owner of a part, to follow one holder: `request r` is also `r`."""
     if cell.kind == "free":
         return ""
     names = cell.holder.split(", ") if cell.holder else []

@@ -1,4 +1,4 @@
-"""More machines than one: work that `kvspec` does in parts, spread over a cluster of Ray.
+"""Several machines: parts of `kvspec`'s work, spread over a Ray cluster.
 
 cluster    parts go to workers, results come back; a worker that dies is replaced and its part repeated
 checking   traces by URL, one task a file, findings grouped over all files by their cause

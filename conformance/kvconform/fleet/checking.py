@@ -32,24 +32,23 @@ class Checked(NamedTuple):
     report: Report
     baseline: Counter[Entry]
     modified: datetime | None
-    """When the file was last written; `None` where its storage does not say."""
+    """When the file was last written; `None` if its storage does not report this."""
 
 
 class Cause(NamedTuple):
-    """Findings of several traces that are most likely one defect."""
+    """Findings of several traces that are probably one defect."""
 
     finding: Finding
-    """The first finding, with all other places."""
+    """The first finding, with the places of all others."""
     since: datetime | None
     """When the oldest trace that shows it was written."""
 
 
 def check_traces(out: Console, cluster: Cluster, urls: Sequence[str], baseline_file: Path | None, forms: Forms) -> int:
-    """Check the traces that some URLs name (`*` stands for any part of a name), and report the results.
+    """Check the traces that URLs name (`*` stands for any part of a name), and report the results.
 
     Raises:
-        InputError: the baseline file cannot be used, or a URL names nothing.
-        OSError: a file cannot be written.
+        InputError: the baseline file is invalid, or a URL names no file. OSError: a file cannot be written.
     """
     baseline = read_baseline(baseline_file)
     names = [name for url in urls for name in files_of(url)]
@@ -98,7 +97,7 @@ def files_of(url: str) -> list[str]:
     """The files that a URL names, in order.
 
     Raises:
-        InputError: there is none, or its storage cannot be reached.
+        InputError: there is no such file, or its storage cannot be reached.
     """
     try:
         storage, path = fsspec.core.url_to_fs(url)
@@ -112,7 +111,7 @@ def files_of(url: str) -> list[str]:
 
 
 def check_url(url: str, entries: list[Entry], described: Described) -> Checked:
-    """Check one trace on this machine, where it is copied first. `described`: the findings to describe."""
+    """Copy one trace to this machine, and check it. `described`: the findings to describe."""
     baseline = Baseline(entries)
     modified: datetime | None = None
     with tempfile.TemporaryDirectory() as folder:
@@ -139,7 +138,7 @@ def _modified(storage: fsspec.AbstractFileSystem, path: str) -> datetime | None:
 
 
 def _of_url(report: Report, copy: str, url: str) -> Report:
-    """A report of a copy becomes one of the original."""
+    """Turn the report of a copy into one of the original."""
     for case in report.cases:
         case.file, case.reason = url, case.reason.replace(copy, url)
     for finding in report.findings:
@@ -153,7 +152,7 @@ def _moved(place: Place, url: str) -> Place:
 
 
 def grouped(checked: Sequence[Checked]) -> list[Cause]:
-    """Findings of one rule, at one kind of event, place in the engine and pool, most of them first."""
+    """Findings grouped by rule, kind of event, place in the engine and pool, the most frequent first."""
     since: dict[tuple[str, ...], datetime] = {}
     for one in checked:
         if one.modified is not None:

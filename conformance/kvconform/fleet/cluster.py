@@ -1,4 +1,4 @@
-"""Spreads parts of some work over a cluster of Ray, and collects each result exactly once."""
+"""Spreads parts of some work over a Ray cluster, and collects each result exactly once."""
 
 import logging
 import os
@@ -19,7 +19,7 @@ R = TypeVar("R")
 RETRIES = 5
 """How often a part is repeated after its worker has died."""
 CONNECT_SECONDS = 5.0
-"""How long an address gets to answer."""
+"""The most seconds until an address answers."""
 
 
 class Done(NamedTuple, Generic[P, R]):
@@ -34,17 +34,17 @@ class Cluster:
     """A cluster, while one command uses it."""
 
     def __init__(self, ray: Any) -> None:
-        """Made by `connected`."""
+        """Only `connected` makes one."""
         self._ray = ray
         self._run = ray.remote(max_retries=RETRIES)(_carried_out)
 
     @property
     def workers(self) -> int:
-        """How many parts can run at a time."""
+        """The number of parts that can run at a time."""
         return max(1, int(self._ray.cluster_resources().get("CPU", 1)))
 
     def in_order(self, work: Callable[[P], R], parts: Iterable[P]) -> Iterator[R]:
-        """The results of some parts, in the parts' order; as many run at a time as there are processors."""
+        """The results of parts, in their order. As many parts run at a time as there are processors."""
         function, waiting = self._ray.put(work), iter(parts)
         running = [self._run.remote(function, part) for part in islice(waiting, 2 * self.workers)]
         while running:
@@ -53,9 +53,9 @@ class Cluster:
             yield result
 
     def as_done(self, work: Callable[[P], R], parts: Iterable[P]) -> Iterator[Done[P, R]]:
-        """Each part with its result as soon as that is there. Parts may be endless: the caller stops.
+        """Each part with its result as soon as it is done. Parts may be endless: the caller stops.
 
-        The next part is asked for after a result was taken, so that it can depend on earlier results.
+        The next part is requested after a result was taken, so that it can depend on earlier results.
         """
         function, waiting = self._ray.put(work), iter(parts)
         running = {self._run.remote(function, part): part for part in islice(waiting, self.workers)}
@@ -72,7 +72,7 @@ class Cluster:
 
 
 def _check_address(address: str) -> None:
-    """Ray itself tries for minutes."""
+    """Check that an address answers: Ray itself tries for minutes."""
     match = re.fullmatch(r"(?:ray://)?\[?([^\]/]+?)\]?:(\d{1,5})", address)
     if match is None:
         return
@@ -90,10 +90,9 @@ def _carried_out(work: Callable[[P], R], part: P) -> tuple[R, str]:
 
 @contextmanager
 def connected(address: str, *, code: bool = False) -> Iterator[Cluster]:
-    """Connect to a cluster: `auto`, `HOST:PORT`, `ray://HOST:PORT`, or `local` for one on this machine alone.
+    """Connect to a cluster: `auto`, `HOST:PORT`, `ray://HOST:PORT`, or `local` for one on this machine only.
 
-    Its machines have kvspec installed. `code`: they need the working folder too, which may hold the implementation; it
-    is sent there.
+    Its machines have kvspec installed. `code`: the working folder, which may hold the implementation, is sent to them.
 
     Raises:
         LoadError: Ray is not installed, or there is no such cluster.

@@ -1,4 +1,4 @@
-"""`kvspec fuzz --ray` and `kvspec soak --ray`: other draws on every worker, their results merged."""
+"""`kvspec fuzz --ray` and `kvspec soak --ray`: different draws on each worker, and merged results."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -17,9 +17,9 @@ from kvconform.vectors.runner import Factory, try_out
 from kvspec.events import Config, Operation, Snapshot
 
 OPERATIONS = 5_000
-"""Operations of a part: some seconds of work."""
+"""The number of operations of a part: some seconds of work."""
 RUNS = 10
-"""Runs of traffic in a part."""
+"""The number of runs of traffic in a part."""
 
 
 class Part(NamedTuple):
@@ -30,13 +30,13 @@ class Part(NamedTuple):
     checked: Counter[str]
     reached: Counter[str]
     failed: list[tuple[Config, list[Operation[Any]]]]
-    """Of each kind of failure the first: the sizes, and the operations."""
+    """The first failure of each kind: the sizes, and the operations."""
     coverage: Coverage
     """The coverage of its runs, by their kinds."""
 
 
 def fuzz_part(part: tuple[int, Coverage], impl: str, seed: int) -> Part:
-    """Fuzz for some seconds, with draws that no other part has, in the kinds with the least coverage so far."""
+    """Fuzz for some seconds, with draws of no other part, in the kinds with the least coverage so far."""
     number, known = part
     failed: dict[object, Failure] = {}
     tally, coverage = Tally(), known.copy()
@@ -52,10 +52,10 @@ def fuzz_part(part: tuple[int, Coverage], impl: str, seed: int) -> Part:
 def fuzzed(cluster: Cluster, factory: Factory, impl: str, budget: Budget, seed: int) -> Iterator[tuple[Tally, float]]:
     """As `kvconform.fuzzing.fuzz.runs`: the tally and the seconds so far, after each part, and after each failure.
 
-    A failing run of a worker is carried out here once more, to get its answers.
+    A failing run of a worker is repeated here to get its answers.
     """
     start, tally, coverage = monotonic(), Tally(), Coverage()
-    # Each part gets the coverage of all finished parts when it is sent off, a few seconds after the one before it.
+    # Each part gets the coverage of all finished parts when it is sent, a few seconds after the previous one.
     parts = ((number, coverage.copy()) for number in count())
     for done in cluster.as_done(partial(fuzz_part, impl=impl, seed=seed), parts):
         part = done.result
@@ -77,7 +77,7 @@ def fuzzed(cluster: Cluster, factory: Factory, impl: str, budget: Budget, seed: 
 
 
 def soak_part(number: int, impl: str, seed: int) -> tuple[list[Soaked], int | None]:
-    """Some runs of traffic, as many as there are before a finding, and the number of the one that has it."""
+    """Some runs of traffic up to a finding, and the number of the run with the finding."""
     factory = load(impl)
     soaked: list[Soaked] = []
     for one in range(number * RUNS, (number + 1) * RUNS):
@@ -89,7 +89,7 @@ def soak_part(number: int, impl: str, seed: int) -> tuple[list[Soaked], int | No
 
 
 def soaked(cluster: Cluster, factory: Factory, impl: str, seed: int) -> Iterator[Soaked]:
-    """Endless runs of traffic, as they are done. One with a finding is carried out here once more, to get it."""
+    """Endless runs of traffic, as they are done. A run with a finding is repeated here to get it."""
     for done in cluster.as_done(partial(soak_part, impl=impl, seed=seed), count()):
         whole, failed = done.result
         yield from whole

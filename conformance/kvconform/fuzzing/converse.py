@@ -1,6 +1,6 @@
-"""The operations of sessions whose turns come together: matched, perhaps again, prefilled in one batch, and ended.
+"""The operations of sessions with simultaneous turns: matched, perhaps again, prefilled in one batch, and ended.
 
-The source documents are about these moments, and a scheduler that admits whatever is ready seldom reaches them.
+The source documents are about these states, which a scheduler that admits every ready request seldom reaches.
 """
 
 from itertools import count
@@ -22,7 +22,7 @@ def converse(state: State, draw: Draw, style: Style = USUAL, /) -> Operation[Any
 
 
 def _ask(state: State, draw: Draw, style: Style) -> Operation[Any] | None:
-    """A new session, the next turn of an idle one, its match, or a match that is repeated."""
+    """A new session, the next turn of an idle one, its match, or a repeated match."""
     if len(state.sessions) < style.sessions and (op := generate.open_session(state, draw, style)):
         return op
     for name, session in state.sessions.items():
@@ -45,7 +45,7 @@ def _waiting(state: State) -> list[str]:
 
 
 def _run(state: State, draw: Draw, style: Style) -> Operation[Any] | None:
-    """One batch of all turns that wait, when none runs; else a step, a verify or the end of one that runs."""
+    """One batch of all waiting turns if none runs; else a step, a verify or the end of a running turn."""
     idle = [req for req, one in state.requests.items() if one.running and one.session is not None]
     mid = [req for req in idle if req in state.mid_prefill]
     if mid or (not idle and _waiting(state)):
@@ -63,14 +63,14 @@ def _run(state: State, draw: Draw, style: Style) -> Operation[Any] | None:
     record = state.requests[req].record
     assert record is not None, "it runs"
     lengths = state.lengths[record]
-    has_tail = lengths.allocated > lengths.committed  # it ends with it, so that the next turn frees it
+    has_tail = lengths.allocated > lengths.committed  # the turn ends with its tail, so that the next turn frees it
     if not has_tail and draw.choice((True, False)) and lengths.committed < state.horizon[record]:
         return Decode([req], 1 if state.config.num_states else draw.choice((DRAFTS + 1, state.config.page_size + 1)))
     return Finish(req)
 
 
 def _batch(state: State, draw: Draw, reqs: list[str]) -> Operation[Any] | None:
-    """All of them, whole; if they do not fit, as many as do, or room is made."""
+    """Prefill all of them, in full; if they do not fit, as many as do, or make room."""
     for req in reqs:
         tokens, record, prefix_len = (
             state.requests[req].tokens,

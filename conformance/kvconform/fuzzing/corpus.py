@@ -1,6 +1,6 @@
-"""Runs that begin as a vector does: rare states that the documents describe, and random operations from there on.
+"""Runs that begin like a vector: rare states that the documents describe, followed by random operations.
 
-The vectors of a search come in random order, each once before any comes again.
+The vectors of a search come in random order, each once before any is repeated.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,13 +14,13 @@ from kvconform.vectors.runner import unanswered
 from kvspec.events import Config, Operation, Snapshot
 
 STEPS = (3, 6, 12)
-"""Proposals that follow a vector."""
+"""The numbers of proposals that follow a vector."""
 
 OF = 8
-"""One run of so many begins with nothing: within 20,000 operations each vector begins one of the others."""
+"""One run of so many begins empty. Within 20,000 operations each vector begins one of the others."""
 
 NOISE = 16
-"""When a vector comes again, one of so many of its operations is left out, and as many random ones are proposed."""
+"""When a vector is repeated, one of so many of its operations is left out, and as many random ones are proposed."""
 
 
 class Beginning(NamedTuple):
@@ -31,11 +31,11 @@ class Beginning(NamedTuple):
 
 
 NOTHING = Beginning(None, ())
-"""A memory that is drawn, and empty."""
+"""A random, empty memory."""
 
 
 def beginnings(seed: int) -> Iterator[Beginning]:
-    """All vectors as they are, so that each rare state is reached; then all again and again, varied."""
+    """All vectors unchanged, so that each rare state is reached; then all repeatedly, varied."""
     draw = Chance(seed)
     files = vector_files()
     for again in count():

@@ -1,4 +1,4 @@
-"""Coverage by kind of run, so that the next runs go where events are missing."""
+"""Coverage by kind of run, so that the next runs are of kinds that miss events."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ class Kind(NamedTuple):
     """Properties of runs that can reach the same events."""
 
     pool: str
-    """The hybrid pool besides the pages, if there is one."""
+    """The hybrid pool besides the pages, if any."""
     one_token: bool
     """Whether a page has one token."""
     prefix_cache: bool
@@ -21,22 +21,22 @@ class Kind(NamedTuple):
 
 
 def kind_of(swarm: Swarm) -> Kind:
-    """The kind of a run that was drawn."""
+    """The kind of a drawn run."""
     config, style = swarm.config, swarm.style
     pool = "window" if config.sliding_window else "states" if config.num_states else ""
     return Kind(pool, config.page_size == 1, config.prefix_cache, style.sessions > 0, style.depth)
 
 
 class Coverage:
-    """Events that runs have reached, by their kind. Coverage can be sent to other machines and merged with theirs."""
+    """Events that runs have reached, by kind of run. Coverage can be sent to other machines and merged there."""
 
     def __init__(self) -> None:
-        """No run yet."""
+        """Begin without runs."""
         self.runs: Counter[Kind] = Counter()
         self.reached: dict[Kind, set[str]] = {}
 
     def note(self, kind: Kind, names: Iterable[str]) -> None:
-        """A run of a kind has reached something."""
+        """Note the events that a run of a kind has reached."""
         self.runs[kind] += 1
         self.reached.setdefault(kind, set()).update(names)
 
@@ -47,13 +47,13 @@ class Coverage:
             self.reached.setdefault(kind, set()).update(names)
 
     def copy(self) -> "Coverage":
-        """As it is now."""
+        """A copy of the current coverage."""
         other = Coverage()
         other.add(self)
         return other
 
     def since(self, before: "Coverage") -> "Coverage":
-        """The coverage added since it was as `before`."""
+        """The coverage added since `before`."""
         other = Coverage()
         other.runs = self.runs - before.runs
         other.reached = {kind: self.reached[kind] - before.reached.get(kind, set()) for kind in other.runs}

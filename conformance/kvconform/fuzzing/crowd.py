@@ -1,6 +1,6 @@
-"""The operations of requests that run together: prefixes that many lock, batches of all, and steps of all at once.
+"""The operations of requests that run together: prefixes with many locks, and batches and steps of all requests.
 
-A scheduler that takes any next operation lets requests go as often as it lets others come, so few ever share anything.
+A scheduler that takes random operations ends requests as often as it adds them, so few ever share anything.
 """
 
 from itertools import count
@@ -13,11 +13,11 @@ from kvspec.events import Decode, MatchPrefix, Operation, Retract, Submit
 from kvspec.model.state import State
 
 LEAVE = 12
-"""One in so many operations lets a request go."""
+"""One in so many operations ends a request."""
 
 
 def crowd(state: State, draw: Draw, style: Style = USUAL, /) -> Operation[Any] | None:
-    """The next operation of a crowd: all come before the first one leaves."""
+    """The next operation of a crowd: all requests arrive before the first one leaves."""
     urgent: Operation[Any] | None = generate.launch(state, draw, style) or (
         generate.complete(state, draw, style) if len(state.flights) > style.depth else None
     )
@@ -27,7 +27,7 @@ def crowd(state: State, draw: Draw, style: Style = USUAL, /) -> Operation[Any] |
 
 
 def _retract_a_chunk(state: State, draw: Draw, style: Style = USUAL, /) -> Retract | None:
-    """A request is retracted amid its prompt."""
+    """Retract a request in the middle of its prefill."""
     return Retract(draw.choice(sorted(state.mid_prefill))) if state.mid_prefill else None
 
 
@@ -47,7 +47,7 @@ def _come(state: State, draw: Draw, style: Style) -> Operation[Any] | None:
 
 
 def _go_on(state: State, draw: Draw, style: Style) -> Operation[Any] | None:
-    """A publication, a verify, a decode step of all that can, the end of a window, or of a request."""
+    """A publication, a verify, a decode step of all requests that can decode, the end of a window, or of a request."""
     due = generate.cache_unfinished(state, draw, style) if draw.integer(1, 4) > style.late else None
     side = generate.swa_evict(state, draw, style) if draw.integer(1, 3) == 1 else None
     usual = due or generate.verify(state, draw, style) or side or _step(state, draw, style)
@@ -55,7 +55,7 @@ def _go_on(state: State, draw: Draw, style: Style) -> Operation[Any] | None:
 
 
 def _step(state: State, draw: Draw, style: Style) -> Decode | None:
-    """A decode step of all that can take one, if there is room."""
+    """A decode step of all requests that can decode, if there is room."""
     step = generate.decode(state, draw, style)
     if step is None:
         return None

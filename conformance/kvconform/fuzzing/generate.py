@@ -1,9 +1,8 @@
 """Proposals of operations in a given state, drawn by Hypothesis or a random number generator.
 
-Most proposals are legal and change the state: lengths at page borders and one off, a pool that is nearly full,
-prompts that share prefixes, matches that are repeated. `hasty` proposes operations too early, `unruly` any operation;
-a good implementation refuses most of these. All proposals are made from the model's state, so they suit any
-implementation.
+Most proposals are legal and change the state: lengths at page borders and one off, a nearly full pool, prompts with
+shared prefixes, repeated matches. `hasty` proposes operations too early, `unruly` any operation; a good implementation
+refuses most of these. All proposals are made from the model's state, so they suit any implementation.
 """
 
 from typing import Any, Protocol
@@ -41,7 +40,7 @@ class Generator(Protocol):
     """Proposes one kind of operation."""
 
     def __call__(self, state: State, draw: Draw, style: Style = USUAL, /) -> Operation[Any] | None:
-        """An operation in a run of this style; `None` where the state has no place for it."""
+        """An operation in a run of this style; `None` if it is impossible in the state."""
         ...
 
 
@@ -85,7 +84,7 @@ def match_prefix(state: State, draw: Draw, style: Style = USUAL, /) -> MatchPref
 
 
 def extend(state: State, draw: Draw, style: Style = USUAL, /) -> Extend | None:
-    """A prefill batch: requests mid prefill first, then matched requests, whole or in chunks."""
+    """A prefill batch: first requests in the middle of their prefill, then matched requests, in full or in chunks."""
     ready = [req for req in state.mid_prefill if req not in state.prepared]
     ready.sort()
     ready += [req for req, request in state.requests.items() if request.prefix_len is not None]
@@ -139,7 +138,7 @@ def launch(state: State, draw: Draw, style: Style = USUAL, /) -> Launch | None:
 
 
 def complete(state: State, draw: Draw, style: Style = USUAL, /) -> Complete | None:
-    """The oldest launch completes with the tokens that are due; now and then one comes that is not."""
+    """The oldest launch completes with the expected tokens, now and then with an unexpected one."""
     if not state.flights:
         return None
     oldest = next(iter(state.flights))
@@ -182,7 +181,7 @@ def cache_unfinished(state: State, draw: Draw, style: Style = USUAL, /) -> Cache
 
 
 def finish(state: State, draw: Draw, style: Style = USUAL, /) -> Finish | None:
-    """A request is done."""
+    """Finish a request."""
     ready = [
         req
         for req, request in state.requests.items()
@@ -209,13 +208,13 @@ def close_session(state: State, draw: Draw, style: Style = USUAL, /) -> CloseSes
 
 
 def preempt(state: State, draw: Draw, style: Style = USUAL, /) -> Preempt | None:
-    """Take an idle slot's memory."""
+    """Release the memory of an idle slot."""
     idle = [name for name, session in state.sessions.items() if session.record is not None]
     return Preempt(draw.choice(idle)) if idle else None
 
 
 def swa_evict(state: State, draw: Draw, style: Style = USUAL, /) -> SwaEvict | None:
-    """Give back the pages that the window has left behind."""
+    """Free the pages that the window has left."""
     running = [req for req, request in state.requests.items() if request.running]
     return SwaEvict(draw.choice(running)) if running and state.config.sliding_window else None
 
@@ -231,13 +230,13 @@ def take_state(state: State, draw: Draw, style: Style = USUAL, /) -> TakeState |
 
 
 def free_state(state: State, draw: Draw, style: Style = USUAL, /) -> FreeState | None:
-    """A request that is not admitted gives its state back."""
+    """A request that is not admitted frees its state."""
     early = [req for req, request in state.requests.items() if request.state is not None]
     return FreeState(draw.choice(early)) if early else None
 
 
 def evict(state: State, draw: Draw, style: Style = USUAL, /) -> Evict | None:
-    """Evict a little, or everything; with a second pool, of one or of both."""
+    """Evict a little or everything, with a second pool from one or both."""
     if not state.store.pages:
         return None
     n, other = draw.choice((1, 2, 1, 3, 1000)), draw.choice((0, 1, 2, 1, 1000))
@@ -249,13 +248,13 @@ def evict(state: State, draw: Draw, style: Style = USUAL, /) -> Evict | None:
 
 
 def report(state: State, draw: Draw, style: Style = USUAL, /) -> Report | None:
-    """Ask for the figures; as idle when nothing holds memory but sessions."""
+    """Request the figures; in mode idle if only sessions hold memory."""
     idle = all(request.record is None for request in state.requests.values())
     return Report("idle" if idle else "busy")
 
 
 def snapshot(state: State, draw: Draw, style: Style = USUAL, /) -> Snapshot | None:
-    """Ask for everything."""
+    """Request a snapshot."""
     return Snapshot()
 
 
@@ -288,7 +287,7 @@ def _match_new(state: State, draw: Draw, style: Style = USUAL, /) -> MatchPrefix
 
 
 def _admit(state: State, draw: Draw, style: Style = USUAL, /) -> Extend | None:
-    """A prefill batch, now and then one that there is no room for."""
+    """A prefill batch, now and then one without room."""
     op = extend(state, draw, style)
     return op if op is None or fits(state, op) or draw.choice((False, False, False, True)) else None
 
@@ -342,4 +341,4 @@ GENERATORS: dict[Generator, int] = {
     unruly: 1,
     report: 3,
 }
-"""Every kind of proposal, and how often it is made."""
+"""Kind of proposal -> how often it is made."""

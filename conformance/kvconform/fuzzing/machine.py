@@ -30,7 +30,7 @@ from kvconform.vectors.runner import Factory
 from kvspec.events import Config
 
 STEPS = 100
-"""Operations that are proposed in a run, unless the test's settings say otherwise."""
+"""The number of operations proposed in a run, unless the test's settings give another."""
 
 
 class DoesNotConform(AssertionError):
@@ -40,8 +40,8 @@ class DoesNotConform(AssertionError):
 def machine(factory: Factory, draw_config: Callable[[Draw], Config] | None = None) -> type[KVCacheMachine]:
     """The state machine of one implementation.
 
-    `factory(config)` makes a fresh implementation; `draw_config` draws the sizes it is made with, by default all kinds
-    of sizes and every pool that it has.
+    `factory(config)` makes a fresh implementation; `draw_config` draws its sizes, by default all kinds of sizes and all
+    its pools.
     """
     members: dict[str, Any] = {
         "factory": staticmethod(factory),
@@ -55,7 +55,7 @@ def machine(factory: Factory, draw_config: Callable[[Draw], Config] | None = Non
 
 
 def _test_case(made: type[KVCacheMachine]) -> type[unittest.TestCase]:
-    """The test of a machine. Hypothesis only draws: a failure is shortened and rendered as by `kvspec`."""
+    """The test of a machine. Hypothesis only draws: failures are shortened and rendered as by `kvspec`."""
     usual: Any = made.TestCase
 
     class MachineTestCase(usual):  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""The operations of the Hypothesis state machine: each first carries out what it lacks."""
+"""The operations of the Hypothesis state machine. Each first carries out the operations that it requires."""
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
@@ -41,7 +41,7 @@ from kvspec.model.state import State
 
 
 class Drawn:
-    """Choices that Hypothesis makes, and shrinks towards the first option."""
+    """Choices by Hypothesis, which shrinks them towards the first option."""
 
     def __init__(self, data: st.DataObject) -> None:
         """Draw from `data`."""
@@ -57,9 +57,9 @@ class Drawn:
 
 
 TURN = st.integers(1, 9)
-"""Tokens that a turn adds."""
+"""The number of tokens that a turn adds."""
 DRAFTED = st.sampled_from((0, 4, 9))
-"""Positions of a turn's speculative step; 0: it makes none."""
+"""The number of positions of a turn's speculative step; 0: no such step."""
 MATCHES = st.integers(0, 2)
 AHEAD = st.integers(0, 2)
 
@@ -67,14 +67,15 @@ AHEAD = st.integers(0, 2)
 class KVCacheMachine(RuleBasedStateMachine):
     """The common part of all machines; `machine` adds the implementation to check.
 
-    Each operation has a rule of its own, which first carries out what it lacks: a finish lets the request's launches
-    complete, an extend matches first. So it has a place in each run, whichever rules Hypothesis leaves out of it.
+    Each operation has its own rule, which first carries out the required operations: a finish completes the request's
+    launches, an extend matches first. So it is possible in each run, regardless of the rules that Hypothesis leaves
+    out.
     """
 
     factory: Factory
     draw_config: Callable[[Draw], Config] | None
     lacks: frozenset[str]
-    """The features that the implementation declares as lacking; it is never asked for them."""
+    """The features that the implementation declares as lacking; they are never requested."""
     tally: Tally
     run: Run
 
@@ -82,7 +83,7 @@ class KVCacheMachine(RuleBasedStateMachine):
     sessions: Bundle[str] = Bundle("sessions")
 
     def __init__(self) -> None:
-        """Before the sizes are drawn."""
+        """Begin; the sizes are drawn later."""
         super().__init__()
         self.names = count()
         self.begun = False
@@ -100,7 +101,7 @@ class KVCacheMachine(RuleBasedStateMachine):
 
     @initialize(target=sessions)
     def first_sessions(self) -> Any:
-        """Sessions that every run can use; each is opened with its first turn."""
+        """Sessions for every run; each is opened with its first turn."""
         return multiple("s", "t")
 
     @property
@@ -114,12 +115,12 @@ class KVCacheMachine(RuleBasedStateMachine):
             self.run.perform(op)
 
     def launch_all(self) -> None:
-        """Launch what is prepared."""
+        """Launch all prepared positions."""
         if self.state.prepared:
             self.do(Launch(max(self.state.flights, default=0) + 1, list(self.state.prepared)))
 
     def settle(self, req: str) -> None:
-        """Launch what a request has prepared, let all launches complete, and verify its steps."""
+        """Launch the prepared positions of a request, complete all launches, and verify its steps."""
         self.launch_all()
         for oldest, passages in list(self.state.flights.items()):
             due = [one.req for one in passages if one.samples and _in_run(self.state, one)]
@@ -128,7 +129,7 @@ class KVCacheMachine(RuleBasedStateMachine):
             self.do(Verify(req, 1, [0]))
 
     def admit(self, reqs: Iterable[str], end: int = 0) -> list[str]:
-        """Match requests that wait and prefill them in one batch, the first up to `end`; those that run then."""
+        """Match waiting requests and prefill them in one batch, the first up to `end`. Returns those that run then."""
         state = self.state
         waiting = [req for req in reqs if req in state.requests and not state.requests[req].running]
         for req in waiting:
@@ -160,7 +161,7 @@ class KVCacheMachine(RuleBasedStateMachine):
     def submit_turn(self, session: str, more: int, drafts: int, matches: int, ahead: int) -> Any:
         """End a session's turn, submit the next one, match it, and perhaps retract it once.
 
-        A session without history has a first turn.
+        A session without history gets its first turn.
         """
         if session not in self.state.sessions:
             self.do(OpenSession(session))
@@ -197,7 +198,7 @@ class KVCacheMachine(RuleBasedStateMachine):
 
     @rule(end=st.sampled_from((0, 2, 8)))
     def extend_turns(self, end: int) -> None:
-        """Prefill all turns that wait in one batch, and publish it."""
+        """Prefill all waiting turns in one batch, and publish it."""
         for req in self.admit([req for req, one in self.state.requests.items() if one.session is not None], end):
             self.settle(req)
             self.do(CacheUnfinished(req, req in self.state.mid_prefill))
@@ -209,7 +210,7 @@ class KVCacheMachine(RuleBasedStateMachine):
 
     @rule(reqs=st.lists(requests, min_size=1, max_size=3, unique=True), end=st.sampled_from((0, 0, 1, 3, 8)))
     def extend(self, reqs: list[str], end: int) -> None:
-        """Prefill a batch; requests amid their chunks go on by themselves."""
+        """Prefill a batch. Requests between chunks continue alone."""
         for req in reqs:
             if req in self.state.mid_prefill:
                 self.settle(req)
@@ -218,7 +219,7 @@ class KVCacheMachine(RuleBasedStateMachine):
 
     @rule(reqs=st.lists(requests, min_size=1, max_size=3, unique=True), n=st.sampled_from((1, 1, 4, 7)))
     def decode(self, reqs: list[str], n: int) -> None:
-        """Launch what is prepared, and prepare a step of requests that run then."""
+        """Launch all prepared positions, and prepare a step of running requests."""
         running = self.admit(reqs)
         self.launch_all()
         ready = [req for req in running if req not in self.state.mid_prefill]
@@ -227,7 +228,7 @@ class KVCacheMachine(RuleBasedStateMachine):
 
     @rule(launches=st.integers(1, 3))
     def launch(self, launches: int) -> None:
-        """Launch what is prepared, and steps of all of it ahead."""
+        """Launch all prepared positions, and further steps of them ahead."""
         for _ in range(launches):
             reqs = [req for req in self.state.prepared if req not in self.state.mid_prefill]
             self.launch_all()
@@ -242,7 +243,7 @@ class KVCacheMachine(RuleBasedStateMachine):
 
     @rule(req=requests, accepted=st.integers(1, 7), kept=st.integers(1, 7))
     def verify(self, req: str, accepted: int, kept: int) -> None:
-        """Verify the oldest step of a request; without one it makes one."""
+        """Verify the oldest step of a request; make one if there is none."""
         if req not in self.state.speculating and req in self.admit([req]) and not self.state.config.num_states:
             self.settle(req)
             self.do(Decode([req], max(2, accepted)))
@@ -255,7 +256,7 @@ class KVCacheMachine(RuleBasedStateMachine):
 
     @rule(req=requests)
     def cache_unfinished(self, req: str) -> None:
-        """Publish what a request has prefilled."""
+        """Publish the prefill of a request."""
         self.admit([req])
         self.settle(req)
         self.do(CacheUnfinished(req, req in self.state.mid_prefill))
@@ -269,14 +270,14 @@ class KVCacheMachine(RuleBasedStateMachine):
         return self.left(req)
 
     def run_on(self, req: str, drafts: int) -> None:
-        """A request that runs does all its work, perhaps with a speculative step, of which one token is kept."""
+        """A running request does all its work, perhaps with a speculative step of which one token is kept."""
         self.settle(req)
         if drafts and req not in self.state.mid_prefill and not self.state.config.num_states:
             self.do(Decode([req], drafts))
             self.settle(req)
 
     def end_of(self, req: str, drafts: int) -> None:
-        """A turn ends: it finishes if it can, and is aborted if not."""
+        """End a turn: it finishes if possible, and is otherwise aborted."""
         if req in self.admit([req]) and req not in self.state.mid_prefill:
             self.run_on(req, drafts)
             self.do(CacheUnfinished(req), Finish(req))
@@ -284,12 +285,12 @@ class KVCacheMachine(RuleBasedStateMachine):
             self.do(Abort(req))
 
     def left(self, req: str) -> Any:
-        """The request, if it is still there, for its bundle."""
+        """The request for its bundle, if it still exists."""
         return req if req in self.state.requests else multiple()
 
     @rule(req=requests)
     def retract(self, req: str) -> None:
-        """A request is retracted as it runs."""
+        """A running request is retracted."""
         self.admit([req])
         self.do(Retract(req))
 
@@ -306,25 +307,25 @@ class KVCacheMachine(RuleBasedStateMachine):
 
     @rule(session=sessions)
     def preempt(self, session: str) -> None:
-        """A session's memory is taken."""
+        """The memory of a session is released."""
         self.do(Preempt(session))
 
     @rule(n=st.sampled_from((1, 2, 1000)), other=st.integers(0, 2))
     def evict(self, n: int, other: int) -> None:
-        """Cached pages are evicted, and a hybrid pool's."""
+        """Cached pages and those of a hybrid pool are evicted."""
         config = self.state.config
         self.do(Evict(n, other if config.sliding_window else 0, other if config.num_states else 0))
 
     @rule(req=requests)
     def swa_evict(self, req: str) -> None:
-        """A request's window moves on."""
+        """The window of a request advances."""
         if self.state.config.sliding_window and req in self.admit([req]):
             self.settle(req)
             self.do(SwaEvict(req))
 
     @rule(req=requests)
     def take_state(self, req: str) -> None:
-        """A request takes its state before its row, or gives it back."""
+        """A request takes its state before its row, or frees it."""
         if self.state.config.num_states:
             self.do(
                 TakeState(req) if req in self.state.requests and not self.state.requests[req].state else FreeState(req)
@@ -332,16 +333,16 @@ class KVCacheMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def step(self, data: st.DataObject) -> None:
-        """Carry out whatever the run's generators propose: the scheduler's next operation, or one at a wrong moment."""
+        """Carry out a proposal of the run's generators: the scheduler's next operation, or one at a wrong time."""
         self.run.step(Drawn(data))
 
     def teardown(self) -> None:
-        """Release everything, and ask for the figures of an empty pool."""
+        """Release everything, and check the figures of an empty pool."""
         if self.begun and self.run.failure is None:
             self.run.end(reuse=True)
 
 
 def _in_run(state: State, passage: Passage) -> bool:
-    """Whether a request is in the run for which a launch was handed over."""
+    """Whether a request is still in the run of a launch."""
     request = state.requests.get(passage.req)
     return request is not None and request.running and request.run == passage.run

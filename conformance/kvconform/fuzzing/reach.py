@@ -1,4 +1,4 @@
-"""Rare events that a run has reached: depth of launches, locks on one prefix, branches beside locks."""
+"""Rare events that a run has reached: the depth of launches, locks on one prefix, branches beside locks."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -9,7 +9,7 @@ from kvspec.model.state import State
 from kvspec.store import ROOT
 
 DEEP = 4
-"""The highest number of launches in flight that is counted; more count as this many."""
+"""The largest counted number of launches in flight; more count as this many."""
 
 HARD = (
     "2 launches in flight",
@@ -33,12 +33,12 @@ GOALS = {
     "three rows brought": 15,
     "a lock shared by two": 10,
 }
-"""Subjects of the source documents, rare events, and how often 20,000 operations at least have to reach each."""
+"""Subject of the source documents -> rare events, and how often 20,000 operations must at least reach them."""
 PER = 20_000
 
 
 def missed(reached: Mapping[str, int], operations: int) -> Iterator[str]:
-    """The goals that a run of so many operations has not reached, each in words; of a short one none is due."""
+    """The goals that a run of so many operations has not reached, in words; none for a short run."""
     for name, goal in GOALS.items():
         due = goal * operations // PER
         if operations >= PER and reached.get(name, 0) < due:
@@ -46,7 +46,7 @@ def missed(reached: Mapping[str, int], operations: int) -> Iterator[str]:
 
 
 def met(state: State, op: Operation[Any]) -> Iterator[str]:
-    """The events of `HARD` that the state shows after `op` was carried out."""
+    """The events of `HARD` in the state after `op` was carried out."""
     match op:
         case Launch():
             yield from _depths(state, op)
@@ -79,7 +79,7 @@ def _shared(state: State) -> Iterator[str]:
 
 
 def _branches(state: State) -> Iterator[str]:
-    """A prefix that goes on in two ways, one of which is locked: a tree cuts a locked node in two for that."""
+    """A prefix with two continuations, one of them locked: a tree must split a locked node for that."""
     store = state.store
     covering = Counter[int]()
     for end, locks in store.state_pins.items():

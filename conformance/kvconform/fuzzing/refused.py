@@ -1,4 +1,4 @@
-"""Proposals of operations that an implementation must refuse, or mostly must."""
+"""Proposals of operations that an implementation must always or usually refuse."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -28,7 +28,7 @@ from kvspec.model.state import State
 
 
 def hasty(state: State, draw: Draw, style: Style = USUAL, /) -> Operation[Any] | None:
-    """An operation that was valid a little earlier, will be later, or nearly is: it must be refused now.
+    """An operation that was valid earlier, will be valid later, or is nearly valid: it must be refused now.
 
     `unruly` proposes these too rarely. The fault is drawn first, so that faults with many operations do not hide those
     with few.
@@ -78,7 +78,7 @@ def wrong_moments(state: State) -> tuple[Sequence[Operation[Any]], ...]:
 
 
 def _stopped(state: State, req: str) -> bool:
-    """Whether a running request has no token left to decode, nor one to come."""
+    """Whether a running request has no token left to decode, and gets none."""
     record = state.requests[req].record
     return record is not None and state.lengths[record].committed >= state.horizon[record]
 

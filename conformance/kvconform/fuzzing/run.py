@@ -1,4 +1,4 @@
-"""One run: a fresh implementation, random operations, and at the end everything released."""
+"""One run: a fresh implementation, random operations, and the release of everything at the end."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -34,7 +34,7 @@ class Failure(NamedTuple):
 
     config: Config
     operations: Sequence[Operation[Any]]
-    """Everything that was done on one fresh implementation, with its answers; the failing operation is the last."""
+    """All operations on one fresh implementation, with its answers; the last one fails."""
     finding: RuleBroken | ImplementationFailed
 
 
@@ -42,7 +42,7 @@ class Tally:
     """Counts over many runs."""
 
     def __init__(self) -> None:
-        """Nothing yet."""
+        """Begin with zero counts."""
         self.runs = 0
         self.failure: Failure | None = None
         """The latest run that failed."""
@@ -52,12 +52,12 @@ class Tally:
 
     @property
     def steps(self) -> int:
-        """Operations in all."""
+        """The total number of operations."""
         return self.operations.total()
 
 
 class First:
-    """Always the first choice: for operations that are certain, not tried."""
+    """Always takes the first choice, for operations that must be carried out."""
 
     def integer(self, low: int, high: int) -> int:
         """The lowest."""
@@ -72,7 +72,7 @@ class Run:
     """One run of an implementation, checked after each operation, with a snapshot."""
 
     def __init__(self, factory: Factory, swarm: Swarm, lacks: frozenset[str], tally: Tally) -> None:
-        """Make a fresh implementation, which is never asked for features that it lacks; count in `tally`."""
+        """Make a fresh implementation; features that it lacks are never requested. Count in `tally`."""
         self.swarm = swarm
         self.failure: Failure | None = None
         self.history: list[Operation[Any]] = []
@@ -93,17 +93,16 @@ class Run:
         return self.model.state
 
     def step(self, draw: Draw, op: Operation[Any] | None = None) -> None:
-        """Carry an operation out, or one that a generator proposes, if any."""
+        """Carry out this operation, or one that a generator proposes, if any."""
         op = op or draw.choice(self.swarm.bag)(self.state, draw, self.swarm.style)
         if op is not None:
             self.perform(op)
 
     def perform(self, op: Operation[Any]) -> None:
-        """Carry one operation out, if the implementation has all that it needs now.
+        """Carry out one operation, if the implementation has all features that it needs now.
 
         Raises:
-            RuleBroken: its answer is not allowed; the run that led to it is `failure`.
-            ImplementationFailed: it gave none.
+            RuleBroken: its answer is not allowed; `failure` has the run. ImplementationFailed: it gave no answer.
         """
         if self._lacks and needs_now(self.state, op) & self._lacks:
             return
@@ -120,7 +119,7 @@ class Run:
             self._tally.reached.update(met(self.state, op))
 
     def end(self, *, reuse: bool) -> None:
-        """Release everything, and ask for the figures of an empty pool; with `reuse` each name is used again before."""
+        """Release everything, and check the figures of an empty pool; with `reuse` each name is used again before."""
         if self._lacks and self.state.prepared:
             self.perform(Launch(max(self.state.flights, default=0) + 1, list(self.state.prepared)))
         while (due := generate.complete(self.state, First())) is not None:
@@ -137,7 +136,7 @@ class Run:
         return any(request.record is not None for request in self.state.requests.values())
 
     def _endings(self, *, reuse: bool) -> Iterator[Operation[Any]]:
-        """The end of each request and session; names that are used again end a second time."""
+        """The end of each request and session; reused names end a second time."""
         state = self.state
         for req in list(state.requests):
             yield Abort(req)
@@ -157,5 +156,5 @@ class Run:
 
 
 def _passes_by(submit: Submit) -> Iterator[Operation[Any]]:
-    """A request that leaves before it has run."""
+    """A request that ends before it has run."""
     return iter((submit, MatchPrefix(submit.req), Abort(submit.req)))

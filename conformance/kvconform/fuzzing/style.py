@@ -1,4 +1,4 @@
-"""How the operations of one run are drawn: its likely operations, the depth of launches, and how prompts branch."""
+"""The style of one run: the depth of its launches, the branches of its prompts, and the frequency of operations."""
 
 import random
 from collections.abc import Sequence
@@ -18,12 +18,12 @@ class Draw(Protocol):
         ...
 
     def choice(self, options: Sequence[T]) -> T:
-        """One of `options`, which are not empty. The first ones are the simple ones."""
+        """One of `options`, which is not empty. The first ones are the simplest."""
         ...
 
 
 class Chance:
-    """Choices that a random number generator makes."""
+    """Choices by a random number generator."""
 
     def __init__(self, seed: int) -> None:
         """The same seed makes the same choices."""
@@ -39,47 +39,47 @@ class Chance:
 
 
 DRAFTS = 3
-"""Drafts of a speculative step."""
+"""The number of drafts of a speculative step."""
 
 
 class Style(NamedTuple):
     """The style of one run. Runs of unusual styles reach states that an average run does not."""
 
     depth: int = 0
-    """Launches that stay in flight while there is anything else to do; 0 completes each at once."""
+    """The launches that stay in flight while there is other work; 0 completes each at once."""
     families: int = 2
-    """First tokens that prompts begin with: prompts of one family share what comes before they branch."""
+    """The number of first tokens of prompts: prompts of one family share the tokens before they branch."""
     branches: int = 0
-    """Places, at most, at which a prompt leaves its family's common text."""
+    """The most places at which a prompt leaves its family's common text."""
     alphabet: int = 2
-    """Tokens that may be sampled. Prompts go on with the first one, so that outputs meet prompts."""
+    """The number of tokens that may be sampled. Prompts continue with the first, so that outputs match prompts."""
     chunked: int = 4
-    """Of four prefills of a request, those that may end before its prompt does."""
+    """How many of four prefills of a request may end before its prompt."""
     drafted: int = 1
-    """Of three decode steps, those that are speculative. Where all are, they run ahead of their verify."""
+    """How many of three decode steps are speculative. If all are, they run ahead of their verify."""
     late: int = 0
-    """Of four moments to publish a prefill, those that a scheduler lets pass."""
+    """How many of four occasions to publish a prefill the scheduler skips."""
     prompt_pages: int = 4
     """The longest prompt, in pages."""
     crowd: int = 5
-    """Requests in the system at a time."""
+    """The most requests in the system at a time."""
     sessions: int = 3
-    """Sessions open at a time."""
+    """The most open sessions at a time."""
 
 
 USUAL = Style()
-"""A run that completes each launch at once, with two families of prompts that do not branch."""
+"""The style of a run that completes each launch at once, with two families of prompts that do not branch."""
 
 
 def length(draw: Draw, low: int, high: int, page_size: int) -> int:
-    """A length in `low..high`: an end, a page border, or one beside it."""
+    """A length in `low..high`: a limit, a page border, or one token off."""
     borders = range(-(-low // page_size) * page_size, high + 1, page_size)
     near = [length for border in borders for length in (border, border + 1, border - 1) if low <= length <= high]
     return draw.choice((high, *near, low))
 
 
 def prompt(draw: Draw, config: Config, style: Style) -> list[Element]:
-    """A prompt of one of the families, cut at an interesting length, that may leave its family at such places."""
+    """A prompt of one family, cut at an interesting length. It may leave its family at such places."""
     longest = min(config.max_context_len, style.prompt_pages * config.page_size + 2)
     tokens: list[Element] = [draw.integer(0, style.families - 1)]
     tokens += [0] * (length(draw, 1, longest, config.page_size) - 1)

@@ -41,13 +41,13 @@ def fuzz_and_show(
     baseline_file: Path | None,
     html: Path | None = None,
 ) -> bool:
-    """Take runs and print their results; whether no rule was broken, except findings that `accept` lists.
+    """Take runs and print their results. Returns whether no rule was broken, except findings that `accept` lists.
 
-    The shortest trace of a failure is written to `out`, of further kinds to files beside it. With
-    `html` a page shows all of it.
+    The shortest trace of a failure is written to `out`, those of further kinds to files beside it. With `html` a page
+    shows all of them.
 
     Raises:
-        InputError: `accept` cannot be used.
+        InputError: `accept` is invalid.
     """
     baseline = read_baseline(baseline_file)
     deadline = time.monotonic() + budget.seconds
@@ -67,7 +67,7 @@ def fuzz_and_show(
     for number, kind in enumerate(fuzzed.kinds, start=1):
         path = out if number == 1 else _numbered(out, number)
         left = (deadline - time.monotonic()) / (len(fuzzed.kinds) - number + 1)
-        seconds = 0.0 if caught() else max(0.0, min(SECONDS, left / 2))  # the rest is for rendering it
+        seconds = 0.0 if caught() else max(0.0, min(SECONDS, left / 2))  # the rest of the time is for rendering it
         found = shortest(kind.failure, factory, effort_for_one(seconds))
         finding, operations = finding_from(kind.failure, factory, found)
         finding.count = kind.count
@@ -109,7 +109,7 @@ def show_fuzz(console: Console, fuzzed: Fuzzed) -> None:
 def show_and_write(
     console: Console, finding: Finding, operations: Sequence[Operation[Any]], config: Config, impl: str, out: Path
 ) -> None:
-    """Print a finding, and write the operations that show it to `out`, the place that it names."""
+    """Print a finding, and write the operations that show it to `out`, which it names as its place."""
     finding.place = Place(str(out), len(operations) + 1, len(operations), finding.place.operation)
     show_finding(console, finding)
     written = f"The trace is in {out}."

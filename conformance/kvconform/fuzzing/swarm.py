@@ -1,7 +1,7 @@
-"""Runs that differ from each other: each draws its sizes, its style, and which operations are likely in it.
+"""Runs that differ from each other: each draws its sizes, its style, and the likelihoods of operations.
 
-An average of everything reaches little: three launches in flight need a run in which launches are rarely completed, a
-lock that three share needs prompts that do not branch and pages enough for all of them.
+An average run reaches little: three launches in flight need a run in which launches rarely complete; a lock that three
+requests share needs prompts that do not branch and enough pages for all of them.
 """
 
 from collections.abc import Collection, Sequence
@@ -17,13 +17,13 @@ from kvconform.fuzzing.style import Draw, Style
 from kvspec.events import Config
 
 PROGRESS = (3, 1, 9)
-"""How much likelier than usual a run takes the scheduler's next operation."""
+"""Factors for the likelihood of the scheduler's next operation."""
 TALK = (800, 800, 800, 800, 0)
-"""How often a run, if it has sessions, proposes the next operation of all of them together."""
+"""How often a run with sessions proposes their next common operation."""
 GATHER = (800, 100, 0)
-"""How often a run without them proposes the next operation of a crowd of requests."""
+"""How often a run without sessions proposes the next operation of a crowd of requests."""
 FACTORS = (1, 0, 0, 3)
-"""How much likelier than usual another kind of proposal is in a run; 0 leaves it out."""
+"""Factors for the likelihood of other kinds of proposals; 0 leaves a kind out."""
 
 
 class Sizes(NamedTuple):
@@ -35,11 +35,11 @@ class Sizes(NamedTuple):
     context_pages: Sequence[int] = (8, 5)
     states: Sequence[int] = (7, 3, 4, 10)
     window_pages: Sequence[int] = (1, 0, 2)
-    """Whole pages that a window covers; 0 is one token, and more than one page are one token more."""
+    """The whole pages that a window covers; 0 is one token, and several pages are one token more."""
 
 
 SMALL = Sizes()
-"""So small that the pool is nearly full most of the time."""
+"""Memories so small that the pool is nearly full most of the time."""
 WIDE = Sizes(
     page_sizes=(2, 1, 4, 2, 1, 4, 8, 16, 3, 32, 64),  # small ones more often: so many operations pass more borders
     pages=(12, 6, 20, 3, 30, 50),
@@ -48,16 +48,16 @@ WIDE = Sizes(
     states=(7, 3, 4, 10, 24),
     window_pages=(1, 0, 2, 4, 6),
 )
-"""Memories with room, too, and pages as large as engines have."""
+"""Memories with room, and with pages as large as engines have."""
 
 
 class Swarm(NamedTuple):
-    """The values that one run draws before it begins."""
+    """The random choices of one run before it begins."""
 
     config: Config
     style: Style
     bag: list[Generator]
-    """The kinds of proposals, each as often as it is likely."""
+    """The kinds of proposals, each repeated by its likelihood."""
 
 
 def swarm(draw: Draw, lacks: Collection[str] = (), config: Config | None = None) -> Swarm:

@@ -1,8 +1,8 @@
 """Random walks through an engine's states, restricted to the engine's features.
 
-Unlike `kvconform.fuzzing.machine` this goes on after a finding: a release has more than one, and each is wanted once.
-Each walk leaves some kinds of operations out, and some the figures beside each snapshot, so that a finding that is met
-at every corner does not hide those behind it.
+Unlike `kvconform.fuzzing.machine` this continues after a finding: a release has more than one, and each is reported
+once. Each walk leaves out some kinds of operations, and some walks the figures beside each snapshot, so that a frequent
+finding does not hide later ones.
 """
 
 import time
@@ -24,17 +24,17 @@ from kvspec.events import Abort, CloseSession, Config, Evict, Launch, Operation,
 from kvspec.model.state import State
 
 STEPS = 80
-"""Proposals in one walk."""
+"""The number of proposals in one walk."""
 
 LEFT_OUT = 0.25
-"""How likely a walk leaves a kind of operation out."""
+"""The probability that a walk leaves out a kind of operation."""
 
 
 class Walker:
     """Walks, and collects findings and evidence."""
 
     def __init__(self, factory: Factory, lacks: frozenset[str], seed: int) -> None:
-        """Walk on fresh instances that `factory` makes, never asking for features that they lack."""
+        """Walk on fresh instances that `factory` makes, without operations that need lacking features."""
         self._factory = factory
         self._lacks = lacks
         self._chance = Chance(seed)
@@ -43,7 +43,7 @@ class Walker:
         self.evidence = Evidence.together([])
 
     def findings(self, seconds: float) -> Iterator[tuple[Counterexample, Config]]:
-        """Walk for so long, and yield each new kind of finding by the shortest operations that show it."""
+        """Walk for so many seconds, and yield each new kind of finding with the shortest operations that show it."""
         deadline = time.monotonic() + seconds
         seen: Counter[object] = Counter()
         while time.monotonic() < deadline:
@@ -54,7 +54,7 @@ class Walker:
             config, operations, finding = found
             what = kind(Counterexample(operations, finding))
             seen[what] += 1
-            # One kind may have several causes: look again now and then.
+            # One kind may have several causes: examine it again now and then.
             if seen[what] not in (1, 2, 4, 8, 16, 32):
                 continue
             counterexample = shortest(operations, config, self._factory, self._lacks, figures=figures)
@@ -120,7 +120,7 @@ def shortest(
     *,
     figures: bool = True,
 ) -> Counterexample | None:
-    """The fewest operations that still show the finding of `operations`, none of which needs a lacking feature."""
+    """The fewest operations that still show the finding of `operations`, without lacking features."""
     attempt = partial(_try_supported, config=config, factory=factory, lacks=lacks, figures=figures)
     found = shrink(operations, attempt, kind, effort_for_one())
     return None if found is None else found.counterexample

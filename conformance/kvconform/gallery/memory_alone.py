@@ -1,8 +1,8 @@
 """Findings of the memory checker alone: an implementation's answers and snapshots, as memory events.
 
 No policy is checked: no matches, publications, evictions or lengths. The events are the *effects*: pages handed out and
-freed as they were answered, the block tables, the prefix store and the free list as each snapshot shows them, launches
-over those tables. The tokens give the content of each position, so content is checked slot by slot.
+freed according to the answers, the block tables, the prefix store and the free list according to each snapshot, and
+launches over those tables. The tokens give the content of each position, so content is checked slot by slot.
 """
 
 from collections.abc import Collection, Iterable
@@ -76,20 +76,20 @@ class Witness:
         self._prepared: dict[str, tuple[int, int]] = {}
         """Request -> the positions that the next launch computes."""
         self._reached: dict[str, int] = {}
-        """Request -> where its next chunk begins."""
+        """Request -> the beginning of its next chunk."""
         self._unverified: dict[str, list[int]] = {}
         """Request -> positions of each speculative step that is not verified, oldest first."""
         self._promised: dict[tuple[str, int], str] = {}
         """Request and position -> the label written there before its token was known."""
         self._views: dict[str, Held] = {}
         self._names: dict[str, str] = {}
-        """Request or "/session" that has a row -> its name below."""
+        """Request or "/session" with a row -> its name in memory events."""
         self._tables: dict[str, list[int]] = {}
         self._sides: dict[int, int] = {}
         self._stored: set[int] = set()
         self._states: set[int] = set()
         self._pinned: dict[int, list[int]] = {}
-        """Launch -> rows that it reads."""
+        """Launch -> the rows that it reads."""
         self._made = 0
 
     def _report(self, event: MemoryEvent) -> None:
@@ -112,7 +112,7 @@ class Witness:
         return blake2b(repr(tokens[: position + 1]).encode(), digest_size=8).hexdigest()
 
     def saw(self, op: Operation[Any], shown: SnapshotAnswer) -> None:
-        """Report the effects of an operation, by its answer and the snapshot after it."""
+        """Report the effects of an operation, according to its answer and the snapshot after it."""
         self._update_tokens(op)
         shown_views = {**(shown.requests or {}), **{f"/{name}": view for name, view in (shown.sessions or {}).items()}}
         views = {name: Held(**asdict(view)) for name, view in shown_views.items()}  # the reference shows all
@@ -143,7 +143,7 @@ class Witness:
         self._count(op, shown)
 
     def _holder(self, op: Operation[Any]) -> str:
-        """The holder of the record that an operation is about."""
+        """The holder of the record of an operation."""
         req = getattr(op, "req", "")
         session = "/" + (getattr(op, "session", None) or self._session_of.get(req, ""))
         return req if req in self._names else session
@@ -184,7 +184,7 @@ class Witness:
                 self._know(op.req, list(op.tokens))
 
     def _know(self, req: str, tokens: list[int]) -> None:
-        """Further tokens of a request are known, and so are the labels of their positions."""
+        """Note further tokens of a request, and report the labels of their positions."""
         known = self._tokens.setdefault(req, [])
         for token in tokens:
             promise = self._promised.pop((req, len(known)), None)
@@ -193,7 +193,7 @@ class Witness:
                 self._report(Unify(promise, self._label(req, len(known) - 1)))
 
     def _change_hands(self, views: dict[str, Held]) -> list[str]:
-        """Report rows given out or handed on; returns the holders that left without handing on."""
+        """Report rows that were handed out or passed on. Returns the holders that ended without passing theirs on."""
         gone = [name for name in self._names if name not in views]
         for name, view in views.items():
             before = self._views.get(name)
@@ -219,7 +219,7 @@ class Witness:
         return gone
 
     def _publish(self, op: Operation[Any], who: str, shown: SnapshotAnswer) -> None:
-        """Pages and states that are in the store now, and were not."""
+        """Report new pages and states of the store."""
         stored, table, size = set(expand(shown.store_pages or ())), self._tables.get(who, []), self.config.page_size
         holder, req = self._names.get(who, ""), getattr(op, "req", who)
         for page in sorted(stored - self._stored):
@@ -249,7 +249,7 @@ class Witness:
         holder = self._names.get(who, "")
         for field, pool in (("freed", "pages"), ("window_freed", "window"), ("states_freed", "states")):
             pages = expand(getattr(op.obs, field, None) or ())
-            if pool == "pages":  # a tombstone that gave way to the holder's page goes back from the store
+            if pool == "pages":  # the store frees a tombstone that the holder's page has replaced
                 pages = [page for page in pages if page not in self._given_way(holder, pages)]
             waiting = f"waiting {getattr(op, 'req', '')}"
             early = pool == "states" and waiting in self.checker.state.holdings
@@ -260,7 +260,7 @@ class Witness:
         return {page for page in pages if page in self._stored and page not in held} if self._sides else set()
 
     def _lay_out(self, name: str, view: Held, shown: SnapshotAnswer) -> None:
-        """The block table of a holder, as its row shows it: its shared pages, and the positions of all pages."""
+        """Report the block table of a holder, as in its row: its shared pages, and the positions of all pages."""
         size, holder = self.config.page_size, self._names[name]
         table = [slot // size for slot in expand((shown.rows or {}).get(view.row, ()))[::size]]
         if table == self._tables[name]:
@@ -273,7 +273,7 @@ class Witness:
         self._tables[name] = table
 
     def _leave(self, name: str) -> None:
-        """A holder is gone: its locks and its row are let go of. Its other memory was reported as freed, or is lost."""
+        """A holder has ended: release its locks and its row. Its other memory was reported as freed, or is lost."""
         holder, view = self._names.pop(name), self._views[name]
         table = self._tables.pop(name)
         held = self._held(holder, "pages")
@@ -284,7 +284,7 @@ class Witness:
         self._report(EndHolder(holder))
 
     def _drop(self, shown: SnapshotAnswer) -> None:
-        """Pages and window sides that have left the store."""
+        """Report pages and window sides that have left the store."""
         stored, sides = set(expand(shown.store_pages or ())), shown.window_sides or {}
         if gone := sorted(self._stored - stored):
             self._report(Drop("pages", [*gone]))
@@ -296,7 +296,7 @@ class Witness:
         self._stored = stored
 
     def _launch(self, op: Launch) -> None:
-        """A forward pass over the prepared positions of the requests."""
+        """Report a forward pass over the prepared positions of the requests."""
         reads: list[Use] = []
         writes: list[Use] = []
         rows = [self._views[req].row for req in op.reqs if req in self._views]
@@ -330,7 +330,7 @@ class Witness:
         writes.append(Use(None, "window", [*sides], start - base, end - base, labels[start:end]))
 
     def _count(self, op: Operation[Any], shown: SnapshotAnswer) -> None:
-        """The free lists, and the figures where they were asked for."""
+        """Report the free lists, and requested figures."""
         self._report(Count("pages", [*(shown.free_pages or ())]))
         if shown.free_states is not None:
             self._report(Count("states", [*shown.free_states]))
@@ -352,8 +352,7 @@ class Witness:
 def findings(factory: Factory, config: Config, operations: Iterable[Operation[Any]]) -> list[Finding]:
     """The memory checker's first findings in the answers of a fresh implementation.
 
-    Where the implementation fails by itself, or cannot show its state, the watching ends: the memory checker has found
-    nothing.
+    If the implementation itself fails, or cannot show its state, watching ends without a finding of the memory checker.
     """
     witness = Witness(config)
     try:

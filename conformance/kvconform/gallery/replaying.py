@@ -1,6 +1,6 @@
 """Traffic through the reference scheduler, for finding the gallery's defects.
 
-Every mode, small memories, every answer checked, and a watch on progress.
+It runs every mode on small memories, checks every answer, and watches progress.
 """
 
 import dataclasses
@@ -39,7 +39,7 @@ from kvspec.rules import Violation
 from kvspec.tokens import Element
 
 REQUESTS_A_RUN = 24
-"""Requests of one run, on a fresh implementation."""
+"""The number of requests of one run, on a fresh implementation."""
 REPORT_EVERY = 4
 """Operations between two reports."""
 
@@ -59,14 +59,14 @@ _MODES = (
 
 
 class Replayed(NamedTuple):
-    """How replaying traffic on a defect ended."""
+    """The result of replaying traffic on a defect."""
 
     requests: int
-    """Requests that were submitted until it was found, or in all."""
+    """The requests submitted until it was found, or in total."""
     run: "Run"
     """The last run."""
     shown: Counterexample | None
-    """The operations of that run, where it was found."""
+    """The operations of that run if it was found."""
 
 
 class Run(NamedTuple):
@@ -105,9 +105,9 @@ def carry_out(
     checker: bool = False,
     lacking: frozenset[str] = frozenset(),
 ) -> tuple[list[Operation[Any]], RuleBroken | ImplementationFailed | None]:
-    """Run traffic to its end, or to the first finding; return all operations with their answers, and the finding.
+    """Run traffic to its end or the first finding. Returns all operations with their answers, and the finding.
 
-    With `checker`, the memory events of each step are checked as well. The traffic ends where it needs what is lacking.
+    With `checker`, the memory events of each step are checked as well. The traffic ends if it needs a lacking feature.
     """
     operations: list[Operation[Any]] = []
     model = QuickModel(run.config, checker=Checker if checker else None)
@@ -135,9 +135,9 @@ def carry_out(
 
 
 def shortest_loop(bug: Bug, run: Run) -> Counterexample | None:
-    """How few requests send a scheduler round in circles: the way into the circle, and one round of it.
+    """The fewest requests that send a scheduler into an endless loop: the way into the loop, and one cycle.
 
-    `None` if the run does not break LIVE-1, or ends without a circle.
+    `None` if the run does not break LIVE-1, or ends without a loop.
     """
     kept = run.traffic
     for request in run.traffic:
@@ -166,13 +166,13 @@ def _is_stuck(finding: RuleBroken | ImplementationFailed | None) -> bool:
 
 
 def _without_numbers(op: Operation[Any]) -> Operation[Any]:
-    """The operation without the names of launches, which never repeat."""
+    """The operation without launch numbers, which never repeat."""
     asked = unanswered(op)
     return replace(asked, launch=0) if isinstance(asked, (Complete, Launch)) else asked
 
 
 def sizes(draw: random.Random) -> Config:
-    """A memory so small that traffic does not fit into it at once."""
+    """A memory that is too small for the traffic at once."""
     page_size = draw.choice((1, 4, 4, 16))
     return Config(
         page_size=page_size,
@@ -184,7 +184,7 @@ def sizes(draw: random.Random) -> Config:
 
 
 def with_pool(config: Config, pool: Pool, draw: random.Random) -> Config:
-    """The same memory with a hybrid pool that traffic does not fit into at once."""
+    """The same memory with a hybrid pool that is too small for the traffic at once."""
     match pool:
         case "sliding_window":
             return replace(
@@ -198,7 +198,7 @@ def with_pool(config: Config, pool: Pool, draw: random.Random) -> Config:
 
 
 def mode_for(mode: SchedulerConfig, config: Config) -> SchedulerConfig:
-    """The mode, without features that a memory of this kind lacks: recurrent states take no speculative step back."""
+    """The mode without features that this kind of memory lacks: recurrent states cannot undo speculative steps."""
     return dataclasses.replace(mode, drafts=0) if config.num_states else mode
 
 
@@ -223,7 +223,7 @@ def traffic(draw: random.Random, config: Config) -> Iterator[GenerateReq]:
 
 
 def patience(config: Config, mode: SchedulerConfig) -> int:
-    """How many operations in a row may bring nothing.
+    """The most successive operations without progress.
 
     Between two tokens each row's request may prefill the longest prompt, chunk by chunk, once more if it is retracted;
     and before each of these launches everything that runs or waits may be matched, twice if there is no room at first.
@@ -234,9 +234,9 @@ def patience(config: Config, mode: SchedulerConfig) -> int:
 
 
 class Patient:
-    """Passes operations on, and raises LIVE-1 when no request makes progress for many operations.
+    """Passes operations on, and raises LIVE-1 if no request makes progress for many operations.
 
-    A request gets on when a token that it keeps arrives, and when it ends. A scheduler that needs more than
+    A request makes progress when a token that it keeps arrives, and when it ends. A scheduler that needs more than
     `operations` for that undoes its own work.
     """
 
@@ -250,7 +250,7 @@ class Patient:
         """Carry `op` out.
 
         Raises:
-            Violation: LIVE-1, the patience is at its end.
+            Violation: LIVE-1, there were too many operations without progress.
         """
         self._in_vain += 1
         if self._in_vain > self._patience:
@@ -267,7 +267,7 @@ class Patient:
 
 
 class Reporting:
-    """Carries operations on, and asks for the figures now and then, at idle as idle."""
+    """Passes operations on, and requests the figures now and then, in mode idle if the system is idle."""
 
     def __init__(self, step: Step, model: Model) -> None:
         """Hand operations to `step`; `model` knows whether anything holds memory."""

@@ -28,15 +28,15 @@ from kvref.tiers.scheduled import Scheduled
 from kvspec.memory.events import MemoryEvent, Pool
 
 STEPS = 120
-"""Steps of one walk."""
+"""The number of steps of one walk."""
 REQUESTS = 15
-"""Requests of one run of the scheduler."""
+"""The number of requests of one run of the scheduler."""
 WALKS_A_RUN = 9
 """Walks between two runs of the scheduler."""
 WALKS = 2_000
 """Walks after which a mutant counts as not found."""
 SECONDS = 10.0
-"""Time spent at most, on a slow machine, on the search for the shortest part of a walk."""
+"""The most seconds, on a slow machine, to search for the shortest part of a walk."""
 
 
 class Walk(NamedTuple):
@@ -44,9 +44,9 @@ class Walk(NamedTuple):
 
     pools: dict[str, Pool]
     events: list[MemoryEvent]
-    """Up to the first event with a finding, or all."""
+    """The events up to the first with a finding, or all."""
     findings: list[Finding]
-    """Of the last event."""
+    """The findings of the last event."""
 
 
 class Walked(NamedTuple):
@@ -54,9 +54,9 @@ class Walked(NamedTuple):
 
     walks: int
     events: int
-    """Of all walks together, up to the finding."""
+    """The number of events of all walks, up to the finding."""
     walk: Walk | None
-    """The walk that found it; `None` if none did."""
+    """The walk that found the mutant; `None` if none did."""
 
 
 def walk(seed: int, engine: type[TieredEngine] = TieredEngine) -> Walk:
@@ -106,7 +106,7 @@ def shortest(one: Walk, rules: Sequence[str]) -> Cut | None:
 
 
 def soak(console: Console, progress: Progress, minutes: float, seed: int) -> bool:
-    """Walk the clean engine, and run the scheduler on it, until the time is up; whether nothing was found."""
+    """Walk the clean engine, and run the scheduler on it, until the time is up. Returns whether nothing was found."""
     deadline = time.monotonic() + minutes * 60
     walks, of_scheduler, counted = 0, 0, Counter[str]()
     found: Walk | None = None
@@ -150,7 +150,7 @@ def vector_name(bug: TierBug) -> str:
 
 
 def show_mutants(console: Console, progress: Progress, names: Sequence[str], seed: int) -> bool:
-    """Print the results for each mutant; whether walks and a vector find all, and blame their rule."""
+    """Print the results for each mutant. Returns whether walks and a vector find all of them, by their rules."""
     table = Table(title="Mutants of the host tier", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for title in ("mutant", "rule", "vector", "walks", "events"):
         table.add_column(title, justify="right" if title in ("walks", "events") else "left")

@@ -1,4 +1,4 @@
-"""The two levels; vectors of the memory level come first, as they ask no implementation."""
+"""The two levels. Vectors of the memory level come first, as they need no implementation."""
 
 from kvconform.levels.level import Level
 from kvconform.levels.memory import checking as memory

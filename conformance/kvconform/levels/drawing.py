@@ -1,4 +1,4 @@
-"""The events of a trace of either level, with the parts of its pools that are drawn beside them."""
+"""The events of a trace of either level, with the drawn parts of its pools."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -8,13 +8,13 @@ import msgspec
 from kvconform.findings.finding import FREE, Cell, Moment, Trace, by_number, ranks
 
 KEPT = 200
-"""Events of a long trace that are shown: the last before the finding."""
+"""The most events of a long trace that are shown: the last before the finding."""
 DRAWN = 64
-"""Parts of a pool that are drawn at most."""
+"""The most parts of a pool that are drawn."""
 
 
 class Seen(NamedTuple):
-    """A moment, with all that is in use or named: the parts of each pool."""
+    """A moment, with all parts of each pool that are in use or named."""
 
     moment: Moment
     cells: dict[str, dict[str, Cell]]
@@ -27,7 +27,7 @@ def drawn(
     total: int,
     moments: Sequence[Seen],
 ) -> Trace:
-    """A trace, with as many parts of its pools as can be drawn: what the events name and change comes first."""
+    """A trace, with as many parts of its pools as can be drawn. Parts that events name and change come first."""
     undrawn = {}
     for pool in dict.fromkeys(pool for _, cells in moments for pool in cells):
         ranked = ranks([cells.get(pool, {}) for _, cells in moments])
@@ -42,5 +42,5 @@ def drawn(
 
 
 def builtins(value: object) -> Any:
-    """A record as JSON would have it."""
+    """A record in JSON's types."""
     return msgspec.json.decode(msgspec.json.encode(value, enc_hook=repr))

@@ -55,11 +55,11 @@ class Model:
     def step(self, op: Event) -> None:
         """Check one operation and its answer, and apply it.
 
-        With neither `obs` nor `refused` set, the model answers itself and fills `op.obs` in.
+        With neither `obs` nor `refused` set, the model itself answers and fills in `op.obs`.
 
         Raises:
-            Violation: the answer is not allowed, or an operation was carried out that must be refused.
-            Refusal: there was no answer to check, and the operation must be refused.
+            Violation: the answer is not allowed, or the operation was carried out but must be refused. Refusal: there
+            was no answer to check, and the operation must be refused.
         """
         self.steps += 1
         carry_out(self.state, op)
@@ -95,7 +95,7 @@ def carry_out(state: NotedState, op: Event) -> None:
 
 
 def _carried_out(state: NotedState, op: Event, due: Refused) -> Violation:
-    """The violation of an operation that must be refused, but was carried out; its freed pages may show which."""
+    """The violation of an operation that must be refused, but was carried out. Its freed pages may show which rule."""
     rule, what = due.rule or "OP-1", f"the operation was carried out, but must be refused: {due.reason}"
     freed = expand(getattr(op.obs, "freed", None) or ())
     pool = pool_of(state, "pages")
@@ -114,12 +114,12 @@ AMOUNTS = ("pages_short", "rows_short", "window_short", "states_short")
 
 
 def check_refusal(state: NotedState, expected: Refused, observed: Refused) -> None:
-    """Both refuse: the missing amounts must agree if any of them is reported."""
+    """Both refuse: reported missing amounts must agree."""
     amounts = [(name, getattr(observed, name), getattr(expected, name)) for name in AMOUNTS]
     reported = expected.rule == "CAP-1" and any(found for _, found, _ in amounts)
     for name, found, due in amounts if reported else ():
         if found != due:
-            # Rows that an earlier batch was refused, but has kept, are missing now.
+            # A refused earlier batch has kept these rows.
             rule = "ROW-3" if name == "rows_short" and found > due and state.batch_refused else "CAP-1"
             raise Violation(rule, f"{name} of a refusal is wrong", expected=due, observed=found, part=name)
     rule = expected.rule or "OP-1"

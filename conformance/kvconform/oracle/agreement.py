@@ -1,4 +1,4 @@
-"""The books of a state, compared with the memory after all steps so far: one more of `kvspec.invariants`."""
+"""Compares the books of a state with the memory after all steps so far: a further one of `kvspec.invariants`."""
 
 from collections import Counter
 
@@ -12,7 +12,7 @@ from kvspec.rules import Violation
 
 @checks("PAGE-1", "STORE-2", "SWA-1", "SWA-5", "MAMBA-1", "MAMBA-5")
 def books_agree_with_the_memory_model(state: State) -> None:
-    """The references, names and unlocked prefixes of the state are those of the memory after all events so far.
+    """The references, names and unlocked prefixes of the state match the memory after all events so far.
 
     These rules restate the memory model, whose checker has followed every step: each page, row, window page and state
     slot has the owners of its events, and the locks are those of its holders. Without a checker nothing is checked.

@@ -1,4 +1,4 @@
-"""The holders of a snapshot: who has a row, with which lengths and state slots, held against what is due."""
+"""Compares the holders of a snapshot with the expected ones: their rows, lengths and state slots."""
 
 from collections.abc import Mapping
 
@@ -15,7 +15,7 @@ from kvspec.rules import Violation, Wrong
 
 
 class Held(HolderView):
-    """One holder as the specification has it: nothing of what every holder has is left out."""
+    """One holder in the specification, with all fields that every holder has."""
 
     row: int
     protected_len: int
@@ -56,7 +56,7 @@ def check_holders(
         state.checked[rule] += 1
     for name in expected | observed:
         if name not in observed:
-            # Of a session that waits for its turn to be released: released too early, unless its row is only lost.
+            # A session that waits for its turn was released too early, unless only its row is lost.
             row = expected[name].row
             lost = whole.free_rows is not None and row >= 0 and not _is_loose(whole, row)
             rule = "SESS-4" if kind == "session" and state.sessions[name].closing and not lost else "ROW-1"
@@ -103,12 +103,12 @@ def _check_holder(state: NotedState, kind: str, name: str, wanted: Held, found: 
 
 
 def _rules_of_lengths(state: NotedState, kind: str, name: str, due: Lengths, observed: Lengths) -> tuple[str, str, str]:
-    """The rule that each of three lengths breaks if it is wrong: LEN-1, unless that holds and another says what is due.
+    """The rule that each of three lengths breaks if it is wrong: LEN-1, unless that holds and another rule sets it.
 
-    A protected length is what is locked (STORE-2), and only a publication moves it: none of a session's (SESS-6).
-    A committed length beyond its tokens claims content that does not exist (DATA-1); for a retracted turn one beyond
-    its launches claims positions that no launch has written (LAUNCH-1). A turn begins where its slot's committed
-    positions end (SESS-2), with nothing past them (TAIL-1).
+    A protected length is the locked part (STORE-2), and only a publication moves it: none of a session's (SESS-6). A
+    committed length beyond its tokens claims content that does not exist (DATA-1); for a retracted turn one beyond its
+    launches claims positions that no launch has written (LAUNCH-1). A turn begins where its slot's committed positions
+    end (SESS-2), with nothing past them (TAIL-1).
     """
     if not 0 <= observed.protected <= observed.committed <= observed.allocated <= state.config.max_context_len:
         return "LEN-1", "LEN-1", "LEN-1"
@@ -144,7 +144,7 @@ def _is_loose(whole: SnapshotAnswer, row: int | None) -> bool:
 def _blame_row(state: NotedState, kind: str, name: str, found: HolderView, whole: SnapshotAnswer) -> str:
     """The rule that a holder with an unexpected row breaks.
 
-    The number of a row that is free, or another's, was not forgotten (ROW-4). A row without another holder is one that
+    A row number that is free, or another holder's, was not forgotten (ROW-4). A row without another holder is one that
     a request got without committed KV from a refused batch (ROW-3), or that was never freed (ROW-1).
     """
     elsewhere = {row for row, record in state.rows.items() if record != WITHHELD} if kind == "request" else ()
@@ -155,7 +155,7 @@ def _blame_row(state: NotedState, kind: str, name: str, found: HolderView, whole
 
 
 def same_pages(state: NotedState, length: int, other: int) -> bool:
-    """Whether two allocated lengths are the same pages.
+    """Whether two allocated lengths cover the same pages.
 
     A slot may forget the slots past its tokens in a page that it keeps (SGLang from 0.5.11 on does): the next match
     overwrites them anyway.
@@ -166,7 +166,7 @@ def same_pages(state: NotedState, length: int, other: int) -> bool:
 def _check_roles(state: NotedState, who: str, record: int, view: HolderView) -> None:
     """Compare the reported roles of a record's slots with the states in them (rule DATA-2).
 
-    A role that no earlier answer reported is learned here.
+    Roles that no earlier answer reported are learned here.
     """
     held, content, protected = state.records[record], state.state_content, state.lengths[record].protected
     if view.computing is None or any(slot < 0 for slot in held.states):

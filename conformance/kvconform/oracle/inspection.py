@@ -1,4 +1,4 @@
-"""A report's figures and a snapshot, held against the specification's own state."""
+"""Compares a report's figures and a snapshot with the specification's own state."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -41,7 +41,7 @@ def check_figures(state: NotedState, expected: Figures, obs: Figures) -> None:
 
 
 def _with_rows_kept(state: NotedState, expected: Figures, observed: Figures) -> Figures:
-    """The figures due from an engine that withholds as many rows longer than it must as it says (RACE-1)."""
+    """The expected figures of an engine that withholds rows longer than it must, as many as it reports (RACE-1)."""
     if not state.may_keep or expected.rows_available is None or expected.rows_withheld is None:
         return expected
     kept = 0
@@ -57,7 +57,7 @@ def _with_rows_kept(state: NotedState, expected: Figures, observed: Figures) -> 
 
 _POOLS = {"window": "ACC-2", "states": "ACC-3"}
 _RULES = {name: _POOLS.get(name.partition("_")[0], "ACC-1") for name in Figures.__struct_fields__}
-"""The accounting rule that a figure belongs to: each pool has its own."""
+"""Figure -> its accounting rule: each pool has its own."""
 
 
 _SHIFTS = (
@@ -70,7 +70,7 @@ _SHIFTS = (
 
 
 def _blame(state: NotedState, figure: str, expected: Figures, observed: Figures) -> str:
-    """The rule that a wrong figure breaks: a wrong count, unless it shows what is behind it."""
+    """The rule that a wrong figure breaks: a wrong count, unless the figure shows its cause."""
     figures = ((name, getattr(expected, name), getattr(observed, name)) for name in _RULES)
     more = {name: found - due for name, due, found in figures if due is not None and found is not None}
     rule = _RULES[figure]
@@ -84,7 +84,7 @@ def _blame(state: NotedState, figure: str, expected: Figures, observed: Figures)
     whose, other = ("session_held", "rows_sessions"), "uncached"
     if state.config.turns_count_as == "sessions":
         whose, other = ("uncached", "rows_requests"), "session_held"
-    tokens = held_tokens(state, lent)  # none, where all of them is the store's: then only the rows show it
+    tokens = held_tokens(state, lent)  # none if the store has all of them: then only the rows show it
     twice = rule == "ACC-1" and bool(lent) and more.get(whose[0]) == tokens
     return "SESS-3" if twice and (more.get(whose[1]) == len(lent) or (tokens and more.get(other) == 0)) else rule
 
@@ -100,7 +100,7 @@ def _lent(state: NotedState) -> list[int]:
 def check_snapshot(state: NotedState, observed: SnapshotAnswer | None) -> SnapshotAnswer:
     """Compare an implementation's whole state, if it reported any, with the specification's.
 
-    Returns the reported parts of the latter, or all of it.
+    Returns the reported parts of the specification's state, or all of it.
     """
     requests, sessions = (
         held(state) if observed is None or not (observed.requests is None and observed.sessions is None) else ({}, {})
@@ -143,13 +143,13 @@ def _check_each(
 def _check_free_rows(state: NotedState, expected: SnapshotAnswer, observed: SnapshotAnswer) -> None:
     """Compare the rows without a holder.
 
-    One that is free though a launch in flight reads it breaks RACE-1; one that is withheld with no launch in flight is
-    lost, since no completion will free it (ROW-1). A row that is lost since a batch was refused was kept by it (ROW-3).
+    A free row that a launch in flight reads breaks RACE-1. A withheld row without a launch in flight is lost, since no
+    completion will free it (ROW-1). A row that is lost since a batch was refused was kept by the batch (ROW-3).
     """
     if state.virtual_row:
         return
     expected = _with_withheld(state, expected, observed)
-    # those of the free ones that are withheld
+    # free rows that should be withheld
     early = both(observed.free_rows or (), expected.withheld_rows or ())
     if early:
         what = "rows are free that a launch in flight still reads"
@@ -163,7 +163,7 @@ def _check_free_rows(state: NotedState, expected: SnapshotAnswer, observed: Snap
 
 
 def _with_withheld(state: NotedState, expected: SnapshotAnswer, observed: SnapshotAnswer) -> SnapshotAnswer:
-    """The rows due from an engine that withholds some longer than it must; a row once free stays free (RACE-1)."""
+    """The expected rows of an engine that withholds some longer than it must; a row once free stays free (RACE-1)."""
     if not state.may_keep or (observed.withheld_rows is None and observed.free_rows is None):
         return expected
     may = compress(sorted(state.may_keep))
@@ -181,7 +181,7 @@ def _with_withheld(state: NotedState, expected: SnapshotAnswer, observed: Snapsh
 def _snapshot(
     state: NotedState, requests: dict[str, Held], sessions: dict[str, Held], observed: SnapshotAnswer | None
 ) -> SnapshotAnswer:
-    """The parts that are observed; without an observation all."""
+    """The observed parts; without an observation all."""
     expected = SnapshotAnswer(requests=dict(requests), sessions=dict(sessions))
     config = state.config
     parts = dict(_PARTS)
@@ -241,7 +241,7 @@ def _check_rows(state: NotedState, expected: dict[int, Runs], observed: dict[int
         return
     state.checked["PAGE-3"] += 1
     for row in expected | observed:
-        if row < 0 or (state.virtual_row and row not in expected):  # no answer reported whose row it is
+        if row < 0 or (state.virtual_row and row not in expected):  # no answer reported the row's holder
             continue
         if row not in observed or row not in expected:
             what = "is held, but not reported" if row in expected else "is reported, but has no holder"

@@ -63,20 +63,20 @@ _INVENTED = 1 << 40
 
 
 class Watching(Protocol):
-    """A memory checker of some pools. It can be pickled, because exploring goes on from copies."""
+    """A memory checker of some pools. It can be pickled, because exploring continues from copies."""
 
     def step(self, event: Event, /) -> Sequence[Finding]:
-        """Check one event and apply it; its findings, most often none."""
+        """Check one event and apply it. Returns its findings, usually none."""
 
     def names(self, pool: str) -> dict[str, Page]:
-        """Each name under which a page of a pool is published, and the page."""
+        """Name -> the page of a pool that is published under it."""
 
 
 MakeChecker = Callable[[Mapping[str, Pool]], Watching]
-"""Makes a memory checker of pools in which everything is free."""
+"""Makes a memory checker of free pools."""
 
 Computed = tuple[int, int, int]
-"""A record, and the positions from and to that a launch computes of it."""
+"""A record, and the first and end position that a launch computes."""
 
 
 def pools(config: Config) -> dict[str, Pool]:
@@ -112,21 +112,21 @@ class Memory:
     """The memory below a model: the events of the current step, and the checker that has followed all steps."""
 
     def __init__(self, config: Config, checker: MakeChecker, writes_on: str = FORWARD) -> None:
-        """Everything is free. `writes_on` is the stream on which rows and window sides are written."""
+        """Begin with free pools. `writes_on` is the stream on which rows and window sides are written."""
         self.config = config
         self.checker = checker(pools(config))
         self.pending: list[MemoryEvent] = []
         """The events of the current step so far."""
         self.writes_on = writes_on
         self._writes: list[Use] = []
-        """Of rows and window sides, in the step at hand."""
+        """The writes of rows and window sides in the current step."""
         self._made = 0
         self.names: dict[int, Names] = {}
-        """By record."""
+        """Record -> its names."""
         self._labels: dict[int, str] = {}
-        """Page -> what it holds: the record and the page index for which it was taken. A published page keeps it."""
+        """Page -> its content: the record and page index for which it was taken. A published page keeps it."""
         self._packed = b""
-        """The whole of it as bytes, while nothing has changed since it was copied: exploring copies a state often."""
+        """The whole memory as bytes, until the first change after a copy: exploring copies a state often."""
         if config.sliding_window:
             self.pending.append(Take(ENGINE, "sides", [1]))
 
@@ -180,7 +180,7 @@ class Memory:
             self.pending.append(Take(holder, pool, [*pages]))
 
     def release(self, holder: str, pool: str, pages: Iterable[int]) -> None:
-        """A holder lets go of pages."""
+        """A holder releases pages."""
         listed: Pages = [*pages]
         if listed:
             self.pending.append(Release(holder, pool, listed))
@@ -202,7 +202,7 @@ class Memory:
         self._lock(state, names.holder, ROOT, locked)
 
     def _lock(self, state: State, holder: str, old: PrefixKey, new: PrefixKey, own: Iterable[int] = ()) -> None:
-        """A lock moves: what it covers of the window and of the states. `own` are window pages that were private."""
+        """A lock moves, with the window pages and states that it covers. `own` are window pages that were private."""
         if not (self.config.sliding_window or self.config.num_states):
             return
         before, after = reach(state, old) | dict.fromkeys(own, ROOT), reach(state, new)
@@ -231,7 +231,7 @@ class Memory:
         self.release_sides(record, sides)
 
     def release_sides(self, record: int, sides: dict[int, int]) -> None:
-        """A record's window pages become free, each behind a page."""
+        """The window pages of a record's pages become free."""
         self.release(self.names[record].holder, "window", sides.values())
         self._write_sides((page, 0) for page in sides)
 
@@ -256,7 +256,7 @@ class Memory:
         self._queue([Use(None, "states", [*early, *new], holder=holder)], reads)
 
     def publish_state(self, state: State, record: int, key: PrefixKey, slot: int, new: int | None) -> None:
-        """The store takes a state slot of a record; `new` is the free one that the record has got for it."""
+        """The store takes a state slot of a record; `new` is the free one that the record gets in exchange."""
         holder = self.names[record].holder
         if new is not None:
             self.take(holder, "states", [new])
@@ -282,7 +282,7 @@ class Memory:
         self.pending.append(Begin(launch, FORWARD, reads, writes))
 
     def passes(self, parts: list[Computed]) -> list[tuple[list[Use], list[Use]]]:
-        """The reads and writes of a launch through tables, for its copy of rows, if it makes one, and for itself."""
+        """The reads and writes of a launch through tables: for its copy of rows, if any, and for the launch itself."""
         size = self.config.page_size  # the entries of a page are written together, and so are read
         rows = [Use(self.names[record].row, stop=ceil_align(end, size)) for record, _, end in parts]
         tables = [self.names[record].table for record, _, _ in parts]
@@ -311,14 +311,14 @@ class Memory:
         return [self._labels[page] for page in pages]
 
     def complete(self, launch: int, rows: list[int]) -> None:
-        """The host has seen a launch complete, and all that was queued before it; withheld `rows` go back."""
+        """The host has seen a launch and all earlier operations complete; withheld `rows` are freed."""
         self.pending.append(End(launch))
         self.release(LAUNCHES, "rows", rows)
 
     def publish(
         self, state: State, record: int, first: int, plan: Publication, old: PrefixKey, tombstones: list[int]
     ) -> None:
-        """A record's pages from page index `first` on became the store's, or gave way to those that it had."""
+        """A record's pages from page index `first` on became the store's, or the store's pages replace them."""
         holder, table, _ = self.names[record]
         keys = plan.keys
         if not keys:
@@ -345,7 +345,7 @@ class Memory:
             tombstone = state.window_owner[side]
             if tombstone in revived:
                 self._write_sides([(revived[tombstone], 0), (tombstone, side)])
-                for other, found in state.records.items():  # whose window locks reach it
+                for other, found in state.records.items():  # records with window locks that reach it
                     if other != record and key in set(state.store.in_reach(found.locked)):
                         self._share(self.names[other].holder, "window", {side: key})
         self._lock(state, holder, old, state.records[record].locked, sides.values())

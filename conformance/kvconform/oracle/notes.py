@@ -1,7 +1,7 @@
-"""The model's state, and the oracle's notes beside it: counts, and what only decides which rule a wrong answer breaks.
+"""The model's state, and the oracle's notes: counts, and facts that only decide which rule a wrong answer breaks.
 
-`NotedState` counts the changes that the model makes. A whole operation is noted by the function of its kind in `NOTES`,
-which looks before the operation is carried out, and once more after that.
+`NotedState` counts the changes that the model makes. For a whole operation the function of its kind in `NOTES` takes
+notes, before the operation is carried out and after it.
 """
 
 from collections import defaultdict
@@ -30,8 +30,8 @@ CHOICES = (
     "overshoot published",
     "refused by an estimate",
 )
-"""Choices that an implementation may make otherwise than the specification itself (`NotedState.chosen`). After one,
-numbers that were worked out beforehand need not be those of the implementation."""
+"""Choices that an implementation may make differently from the specification (`NotedState.chosen`). After one,
+precomputed numbers need not be those of the implementation."""
 
 Counts = defaultdict[str, int]
 
@@ -47,32 +47,32 @@ def in_flight(state: State, record: int) -> bool:
 
 @dataclass(eq=False, repr=False)
 class NotedState(State):
-    """The whole state of the specified system, and what is noted on the way."""
+    """The whole state of the specified system, and the notes."""
 
     memory: Memory | None = None
     """See `WatchedState`."""
     checked: Counts = field(default_factory=_no_counts)
     unchecked: Counts = field(default_factory=_no_counts)
     unreported: set[tuple[str, str]] = field(default_factory=set)
-    """Rules that were not checked for want of a field of an answer, and that field."""
+    """Rules that were not checked because an answer lacked a field, with the field."""
     reached: Counts = field(default_factory=_no_counts)
     chosen: Counts = field(default_factory=_no_counts)
-    """How often an implementation made which of the CHOICES."""
+    """Choice of CHOICES -> how often an implementation made it."""
     closed_late: set[str] = field(default_factory=set)
-    """Names of sessions that are gone, and whose close has waited for a turn: who has lost it refuses them."""
+    """Names of ended sessions with a close that waited for a turn. An implementation that lost it refuses them."""
     verified: set[str] = field(default_factory=set)
-    """Running requests whose committed length a verify has moved."""
+    """Running requests with a committed length that a verify has moved."""
     let_go: dict[str, int] = field(default_factory=dict)
-    """Request that waits since a retract -> the row that it had: it must not bring that row again (ROW-4)."""
+    """Retracted, waiting request -> its former row, which it must not bring again (ROW-4)."""
     batch_refused: bool = False
-    """Whether a prefill batch was refused since the free rows were reported last: those that it kept (ROW-3)."""
+    """Whether a prefill batch was refused since the last report of free rows: it may have kept some (ROW-3)."""
     virtual_page: int = 0
-    """The last invented page: pages that no answer named are negative."""
+    """The last invented page: unreported pages are negative."""
     virtual_row: int = 0
-    """The last invented row, negative too."""
+    """The last invented row, also negative."""
 
     def speculates_ahead(self, req: str) -> bool:
-        """Whether a request has prepared or launched a step before the one before it is verified (SPEC-2)."""
+        """Whether a request has prepared or launched a step before the previous one is verified (SPEC-2)."""
         return len(self.speculating.get(req, ())) + (req in self.prepared) > 1
 
     def forget_record(self, record: int) -> None:
@@ -85,7 +85,7 @@ class NotedState(State):
             self.chosen["row not withheld"] += 1
 
     def leave_behind(self, record: int, until: int, pages: list[int]) -> None:
-        """A cursor moves on."""
+        """A cursor advances."""
         super().leave_behind(record, until, pages)
         self.reached["window evicted"] += bool(pages)
 
@@ -103,7 +103,7 @@ class NotedState(State):
         self.reached["state published"] += 1
 
     def drop_prepared(self, req: str) -> None:
-        """A request runs no more."""
+        """A request no longer runs."""
         super().drop_prepared(req)
         self.let_go.pop(req, None)
         self.verified.discard(req)
@@ -118,7 +118,7 @@ class NotedState(State):
     def copy(self, *, tokens: bool = True) -> "NotedState":
         """An independent copy, for exploring more than one continuation.
 
-        Without `tokens` both have the same sequences: neither may then add any to them.
+        Without `tokens` both share their sequences: then neither may extend them.
         """
         other = self.__new__(type(self))
         copied = vars(other)
@@ -149,7 +149,7 @@ _COPIED = tuple(
     for name, value in vars(NotedState(Config(1, 1, 1, 1))).items()
     if isinstance(value, (dict, set)) and name != "tables"
 )
-"""The attributes that a copy of a state has of its own; `tables` are lists besides."""
+"""The attributes that a state does not share with a copy; `tables` contain lists, too."""
 
 
 def _open_session(state: NotedState, op: events.OpenSession) -> Iterator[None]:
@@ -259,7 +259,7 @@ def _finish(state: NotedState, op: events.Finish) -> Iterator[None]:
 
 
 def _close_late(state: NotedState, session: str) -> None:
-    """A session is gone whose close has waited for its turn."""
+    """A session has ended after its close had waited for the turn."""
     state.closed_late.add(session)
     state.reached["deferred close done"] += 1
 

@@ -1,4 +1,4 @@
-"""The numbers that an answer lists, one by one: those given, freed or evicted, and the rows of a batch."""
+"""Checks each number in an answer: those given, freed or evicted, and the rows of a batch."""
 
 from collections.abc import Mapping
 from itertools import chain, islice
@@ -24,7 +24,7 @@ def smallest(pool: Pool, needs: Needs) -> dict[str, Runs]:
 def check_free(
     state: NotedState, pool: Pool, numbers: list[int], given: dict[str, list[int]], seen: set[int], req: str
 ) -> None:
-    """Each number is free; `seen` are those that were `given` to others of the batch, and these join them."""
+    """Check that each number is free; `seen` are those `given` to others of the batch, and gets these numbers, too."""
     before = len(seen)
     seen.update(numbers)
     fine = len(seen) == before + len(numbers) and pool.owners.keys().isdisjoint(numbers)
@@ -91,7 +91,7 @@ def _listed(numbers: list[int]) -> str:
 
 
 def check_row(state: NotedState, req: str, kept: int | None, rows: dict[str, int] | None, batch: dict[str, int]) -> int:
-    """Check the row of one request of an extend: `kept` is the row it brings, `batch` the rows of those before it."""
+    """Check the row of one request of an extend: `kept` is the row it brings, `batch` the rows of earlier requests."""
     row = None if rows is None else rows.get(req)
     if row is None:
         not_reported(state, "ROW-1", "rows")
@@ -126,7 +126,7 @@ def check_row(state: NotedState, req: str, kept: int | None, rows: dict[str, int
 
 
 def never_evicted(state: NotedState, pages: list[int]) -> Violation:
-    """The violation of an eviction that names a page twice, or one that is not the store's."""
+    """The violation of an eviction that names a page twice, or a page that is not the store's."""
     seen: set[int] = set()
     for page in pages:
         key = state.owner.get(page)
@@ -144,7 +144,7 @@ def never_evicted(state: NotedState, pages: list[int]) -> Violation:
 
 
 def victims(state: NotedState, n: int) -> list[int]:
-    """Some `n` pages that may leave: the specification does not say which, so the smallest numbers."""
+    """Any `n` evictable pages: the specification does not say which, so those with the smallest numbers."""
     store = copy_of(state.store)
     pages: list[int] = []
     while len(pages) < n:

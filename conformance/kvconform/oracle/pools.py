@@ -1,4 +1,4 @@
-"""The pools as answers name them: what is given out by number and goes back, who has it, and how that is called."""
+"""The pools in answers: resources that are handed out and freed by number, their owners, and their names."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -12,29 +12,29 @@ STORE = "the prefix store"
 
 
 class Pool(NamedTuple):
-    """A pool of what is given out by number and goes back: pages, window pages, state slots."""
+    """A pool of resources that are handed out and freed by number: pages, window pages, state slots."""
 
     kind: str
     given: str
-    """The part of an answer that says which are given out."""
+    """The part of an answer with the numbers that are handed out."""
     rule: str
-    """Each number has one owner."""
+    """The rule that each number has one owner."""
     due: str
-    """Says how many are given out."""
+    """The rule that sets how many are handed out."""
     size: int
     owners: Mapping[int, object]
     whose: Callable[[State, int], tuple[str, str]]
-    """The rule that a free of a number in use breaks, and its owner."""
+    """The rule that freeing a number in use breaks, and its owner."""
 
     def use(self, state: State, number: int) -> tuple[str, str]:
-        """The rule that is broken when a number is given back though it stays, and what is the matter with it."""
+        """The rule that is broken when a number in use is freed, and why the number is in use."""
         if 1 <= number <= self.size and number in self.owners:
             return self.whose(state, number)
         return self.rule, FREE if 1 <= number <= self.size else "does not exist"
 
 
 def pool_of(state: State, name: PoolName) -> Pool | None:
-    """A pool by its name; `None` where a memory has it not (20070, 17850)."""
+    """A pool by its name; `None` if the memory does not have it (20070, 17850)."""
     config = state.config
     if name == "pages":
         return Pool("page", "pages", "PAGE-1", "PAGE-2", config.num_pages, state.owner, _whose_page)

@@ -1,4 +1,4 @@
-"""Runs of numbers, compared without being written out: what it costs follows the runs, never their lengths."""
+"""Compares runs of numbers without expanding them: the cost follows the number of runs, not their lengths."""
 
 from collections.abc import Iterable, Iterator
 
@@ -6,7 +6,7 @@ from kvspec.pages import Runs
 
 
 def alongside(one: Runs, other: Runs) -> Iterator[tuple[int, int, int]]:
-    """The numbers at the same places of both, as far as both go: one of each, and for how many both count on."""
+    """The numbers at the same places of both, up to the shorter end: one of each, and how many both count on."""
     runs, others = ([(run, 1) if isinstance(run, int) else run for run in each][::-1] for each in (one, other))
     while runs and others:
         (first, left), (second, right) = runs.pop(), others.pop()
@@ -17,7 +17,7 @@ def alongside(one: Runs, other: Runs) -> Iterator[tuple[int, int, int]]:
 
 
 def runs_of(numbers: Iterable[int]) -> list[int | tuple[int, int]]:
-    """Numbers as the shortest runs in order; each counts once."""
+    """Numbers as the shortest runs in order, each number once."""
     there = {*numbers}
     starts = sorted(there.difference(map((1).__add__, there)))
     ends = sorted(there.difference(map((-1).__add__, there)))

@@ -1,4 +1,4 @@
-"""The state of the oracle with a memory below it, which takes the memory events of each change."""
+"""The oracle's state with a memory below it, which gets the memory events of each change."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -44,7 +44,7 @@ class WatchedState(NotedState):
         super().cut_table(record, index)
 
     def leave_behind(self, record: int, until: int, pages: list[int]) -> None:
-        """A cursor moves on."""
+        """A cursor advances."""
         self.memory.release_sides(record, self.sides_behind(pages))
         super().leave_behind(record, until, pages)
 

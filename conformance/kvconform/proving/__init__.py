@@ -1,4 +1,4 @@
-"""Proofs: the contracts of the specification, and the memory model and operations for any size.
+"""Proofs of the contracts of the specification, and of the memory model and operations for any size.
 
 prove      `kvspec prove`: starts the provers, and prints the tables of their verdicts
 contracts  CrossHair over one function

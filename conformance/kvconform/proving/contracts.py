@@ -1,12 +1,12 @@
-"""The contracts of functions put to CrossHair, in a separate process.
+"""CrossHair checks the contracts of functions, in a separate process.
 
     python -m kvconform.proving.contracts kvspec.pages,kvspec.lengths
     python -m kvconform.proving.contracts kvspec.pages,kvspec.lengths kvspec.lengths:resume 1=30 64=30 any=2
 
 The first call lists the functions with contracts: a JSON list of names, each with whether it depends on the page size.
-The second proves some of them, each at the page sizes that follow it, with the seconds for one condition; each verdict
-is a line of JSON. Contracts are attached to functions only where `KVSPEC_CONTRACTS` is `1` while they are imported, so
-the caller of this module sets it.
+The second proves some of them, each at the page sizes after it, with the seconds for one condition; each verdict is a
+line of JSON. Contracts are attached to functions only if `KVSPEC_CONTRACTS` is `1` at their import, so the caller of
+this module sets it.
 """
 
 import importlib
@@ -40,7 +40,7 @@ def functions(module: ModuleType) -> dict[str, Callable[..., Any]]:
 
 
 def lay_bare(modules: list[ModuleType]) -> None:
-    """Let calls between functions check their preconditions and nothing else.
+    """Let calls between functions check only their preconditions.
 
     icontract's own checks keep a set of the calls in progress, which symbolic execution cannot follow.
     """
@@ -68,7 +68,7 @@ def _guarded(function: Any) -> Callable[..., Any]:
 
 
 def prove(name: str, function: Any, page_size: str, seconds: float) -> ContractVerdict:
-    """Put every condition of `function` to CrossHair, with the page size as a constant unless it is `ANY`."""
+    """Let CrossHair check every condition of `function`, with the page size as a constant unless it is `ANY`."""
     started = perf_counter()
     about = FunctionInfo.from_fn(function)
     conditions = IcontractParser().get_fn_conditions(about)
@@ -96,7 +96,7 @@ def prove(name: str, function: Any, page_size: str, seconds: float) -> ContractV
 
 
 def _at(conditions: Conditions, page_size: int) -> Conditions:
-    """The same contract of the function that has this page size built in."""
+    """The same contract for the function with this page size built in."""
     function = conditions.fn
 
     signature = conditions.sig

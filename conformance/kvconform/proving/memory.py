@@ -1,4 +1,4 @@
-"""Memory events, steps and operations put to z3, in a separate process.
+"""z3 proves memory events, steps and operations, in a separate process.
 
     python -m kvconform.proving.memory                       lists the claims, by kind
     python -m kvconform.proving.memory step take publish
@@ -29,16 +29,16 @@ from kvspec.memory.proofs.steps import STEPS, Run
 from kvspec.memory.proofs.terms import NONE, every
 
 SECONDS = 4
-"""How long z3 may take for one attempt. Most that succeed need a hundredth of it."""
+"""The most seconds of z3 for one attempt. Most successful ones need a hundredth of it."""
 
 ATTEMPTS = 8
-"""At one clause, each with other random numbers: about one of a thousand gets lost among the instances."""
+"""The attempts at a clause, each with other random numbers: about one of a thousand gets lost among instances."""
 
 LARGEST_SCOPE = 3
 """The most pages, holders, indices, keys and slots of a counterexample."""
 
 _COUNTS = ("holds", "pins", "references", "named", "names", "kind", "reads")
-"""Unknowns that are no page, holder, index, key, slot or label."""
+"""Unknowns that are not a page, holder, index, key, slot or label."""
 
 
 @dataclass(frozen=True)
@@ -54,18 +54,18 @@ class Goal:
 
 
 class Unknowns:
-    """z3 constants and functions, and the states built of them."""
+    """z3 constants and functions, and states made from them."""
 
     def __init__(self) -> None:
-        """None as yet."""
+        """Begin without unknowns."""
         self.terms: list[Any] = []
 
     def state(self, kind: type) -> Any:
-        """Any state at all."""
+        """Any state."""
         return self._made("", kind)()
 
     def arguments(self, function: Callable[..., Any]) -> dict[str, Any]:
-        """Any arguments besides the first."""
+        """Any arguments except the first."""
         named = function.arguments if isinstance(function, Way) else arguments_of(function)
         return {name: self._made(f"the {name}", hint)() for name, hint in named.items()}
 
@@ -92,7 +92,7 @@ def always(clause: Clause, about: Any) -> Any:
 
 
 def counted(pages: Callable[[Any], Page], state: int = 0) -> Iterator[Any]:
-    """Counting: a sum is none if and only if each of its parts is. In a small scope the sum itself."""
+    """Facts on sums: a sum is 0 if and only if each of its parts is. In a small scope the sum itself."""
     for total in page.SUMS:
         yield from _counted(total, pages, f"{total.what} {state}")
 
@@ -115,7 +115,7 @@ def _counted(total: Sum, pages: Callable[[Any], Page], name: str) -> Iterator[An
 
 
 def follows(total: Sum, before: Page, after: Page, changed: Sequence[Any]) -> tuple[Clause, Clause]:
-    """A sum changes as its parts do, as an event changes only these."""
+    """A sum changes like its parts, as an event changes only these parts."""
 
     def change(number: Any) -> Any:
         return total.part(after, number) - total.part(before, number)
@@ -137,7 +137,7 @@ def sound(memory: Memory) -> Iterator[Any]:
 
 
 def event_goals(name: str, wrong: Callable[..., Any] | None = None) -> Iterator[Goal]:
-    """Of an event of one page: counts follow in any case, names are kept if it is allowed."""
+    """The goals of an event of one page: counts follow in any case, names are kept if it is allowed."""
     event, unknowns = wrong or EVENTS[name], Unknowns()
     before, arguments = unknowns.state(Page), unknowns.arguments(event)
     allowed, after = event(before, **arguments)
@@ -155,7 +155,7 @@ def event_goals(name: str, wrong: Callable[..., Any] | None = None) -> Iterator[
 
 
 def step_goals(name: str, wrong: Callable[..., Run] | None = None) -> Iterator[Goal]:
-    """Of a step: each of its events is allowed, and the invariants hold after."""
+    """The goals of a step: each of its events is allowed, and the invariants hold after it."""
     step, unknowns = wrong or STEPS[name], Unknowns()
     before = unknowns.state(Memory)
     run = step(Run(before), **unknowns.arguments(step))
@@ -168,7 +168,7 @@ def step_goals(name: str, wrong: Callable[..., Run] | None = None) -> Iterator[G
 
 
 def operation_goals(name: str, wrong: Callable[..., Run] | None = None) -> Iterator[Goal]:
-    """Of an operation: each step gets the preconditions that it asks for."""
+    """The goals of an operation: the preconditions of each step hold."""
     operation, unknowns = wrong or WAYS[name], Unknowns()
     before = unknowns.state(Memory)
     run = operation(Run(before), **unknowns.arguments(operation))
@@ -179,13 +179,13 @@ def operation_goals(name: str, wrong: Callable[..., Run] | None = None) -> Itera
 
 @cache
 def _any_books(_domain: range | None) -> tuple[Books, list[Any]]:
-    """Any books in which the invariants hold: the same unknowns each time, in a scope."""
+    """Any books with valid invariants: the same unknowns each time, in a scope."""
     before = Unknowns().state(Books)
     return before, [always(clause, before) for clause in books.INVARIANTS]
 
 
 def move_goals(name: str, wrong: Callable[..., Move] | None = None) -> Iterator[Goal]:
-    """Of an operation on requests and sessions: the invariants hold after it, and it keeps what it has to."""
+    """The goals of an operation on requests and sessions: the invariants hold after it, and it keeps `KEPT`."""
     move, unknowns = wrong or MOVES[name], Unknowns()
     before, holds = _any_books(every.domain)
     unknowns.state(Books)
@@ -197,7 +197,7 @@ def move_goals(name: str, wrong: Callable[..., Move] | None = None) -> Iterator[
 
 
 def initial_goals(_: str, wrong: Callable[..., Any] | None = None) -> Iterator[Goal]:
-    """The pool in which all is free."""
+    """The goals of the initial pool, which is free."""
     unknowns = Unknowns()
     start = (wrong or pool.initial)(unknowns.state(Memory))
     yield Goal("at first", [always(pool.GIVEN, start)], INVARIANTS, start, unknowns.terms)
@@ -224,7 +224,7 @@ KINDS: dict[str, tuple[Mapping[str, Callable[..., Any]], Callable[..., Iterator[
 
 
 def prove(kind: str, name: str, wrong: Callable[..., Any] | None = None) -> Iterator[StepVerdict]:
-    """One verdict for each goal; a counterexample is searched for a goal that does not follow."""
+    """One verdict for each goal, with a search for a counterexample if the goal does not follow."""
     goals = KINDS[kind][1]
     for number, goal in enumerate(goals(name, wrong)):
         for clause in goal.clauses:
@@ -241,7 +241,7 @@ def prove(kind: str, name: str, wrong: Callable[..., Any] | None = None) -> Iter
 
 
 def _numbers(clause: Clause) -> list[Any]:
-    """One for each that a clause is about."""
+    """One number for each parameter of a clause."""
     return [z3.Int(name) for name in list(signature(clause.body).parameters)[1:]]
 
 
@@ -262,9 +262,9 @@ def _follows(goal: Goal, clause: Clause) -> bool:
 def counterexample(
     kind: str, name: str, wrong: Callable[..., Any] | None = None, which: tuple[int, str] | None = None
 ) -> str:
-    """A small state in which the hypotheses hold and a clause does not; "" for none.
+    """A small state in which the hypotheses hold and a clause does not; "" if there is none.
 
-    Every number lies in a small scope, `NONE` included, so each `for all` is a plain conjunction and the answer exact.
+    Every number is in a small scope, including `NONE`, so each `for all` is a plain conjunction and the answer exact.
     `which`: the number of the goal, and its clause.
     """
     for size in range(1, LARGEST_SCOPE + 1):
@@ -298,7 +298,7 @@ def _places(value: Any, scope: range) -> Iterator[tuple[tuple[int, ...], Any]]:
 
 
 def _scoped(unknowns: Sequence[Any], scope: range) -> Iterator[Any]:
-    """All unknown numbers are in the scope, sums aside."""
+    """All unknown numbers, except sums, are in the scope."""
     for value in unknowns:
         for _, term in _places(value, scope):
             if term.sort() == z3.IntSort() and str(value).rpartition(".")[2] not in _COUNTS:

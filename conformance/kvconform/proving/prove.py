@@ -31,7 +31,7 @@ MODULES = (
     "kvspec.ownership",
     "kvcheck.pages",
 )
-"""Where the contracts are."""
+"""The modules with contracts."""
 
 _SEQUENCE = "a sequence of any length has endless paths; tests try random ones instead"
 
@@ -40,19 +40,19 @@ UNCONFIRMED: Mapping[str, str] = {
     "kvspec.pages:expand": _SEQUENCE,
     "kvspec.pages:compress": _SEQUENCE,
 }
-"""The functions whose contracts cannot be confirmed, and why. Any other that is not confirmed is a failure."""
+"""Function with a contract that cannot be confirmed -> the reason. Any other unconfirmed contract is a failure."""
 
 ANY = "any"
-"""Stands for a page size that the solver does not know."""
+"""A page size that the solver does not know."""
 
 SECONDS = 30
-"""Processor time for one condition. The slowest that is confirmed needs a hundredth of it."""
+"""Seconds of processor time for one condition. The slowest confirmed one needs a hundredth of it."""
 
 SECONDS_IN_VAIN = 2
-"""The same where no confirmation is expected."""
+"""The same if no confirmation is expected."""
 
 TOGETHER = 4
-"""Functions that one process proves: to start it takes as long as to prove one."""
+"""The number of functions that one process proves: its start takes as long as one proof."""
 
 Outcome = Literal["confirmed", "unconfirmed", "refuted"]
 StepOutcome = Literal["proved", "unproved", "refuted"]
@@ -89,7 +89,7 @@ class StepVerdict(msgspec.Struct):
 
 
 def prove(console: Console, page_sizes: Sequence[int] = PAGE_SIZES, jobs: int = 2) -> bool:
-    """Prove the claims and print the verdicts. Whether none is refuted, and only declared ones are unconfirmed.
+    """Prove the claims and print the verdicts. Returns whether none is refuted, and only declared ones are unconfirmed.
 
     Raises:
         LoadError: CrossHair or z3 is not installed.
@@ -108,9 +108,9 @@ def prove_contracts(
     modules: Sequence[str] = MODULES,
     unconfirmed: Mapping[str, str] = UNCONFIRMED,
 ) -> bool:
-    """Prove every contract at each page size, and try to at any; print a table. Whether all is as declared.
+    """Prove every contract at each page size, try any size, and print a table. Returns whether all is as declared.
 
-    With an unknown page size the arithmetic is nonlinear, and a solver may give up on a true condition. So where a
+    With an unknown page size the arithmetic is nonlinear, and a solver may give up on a true condition. So if a
     function depends on the page size, that case counts only if it is refuted.
     """
     started = perf_counter()
@@ -160,7 +160,7 @@ def prove_contracts(
 def prove_memory(
     console: Console, jobs: int = 2, kinds: Sequence[str] = ("move", "initial", "event", "step", "operation")
 ) -> bool:
-    """Prove moves, events, steps and operations, and print a table. Whether all are proved."""
+    """Prove moves, events, steps and operations, and print a table. Returns whether all are proved."""
     started = perf_counter()
     (listed,) = _ask(dict[str, list[str]], "memory")
 
@@ -189,7 +189,7 @@ def prove_memory(
 
 
 def _show(console: Console, table: Table, faults: Sequence[str], remarks: Sequence[str]) -> bool:
-    """Print a table, its faults and its remarks; whether there is no fault."""
+    """Print a table, its faults and its remarks. Returns whether there is no fault."""
     console.print(table)
     for fault in faults:
         console.print(Text(fault, "bold red"), soft_wrap=True)
@@ -205,7 +205,7 @@ def _marked(outcome: str) -> Text:
 def _in_parallel(work: Callable[[T], R], items: Sequence[T], jobs: int, what: str) -> dict[T, R]:
     """The result for each item, in their order, `jobs` at a time, under a progress bar on a terminal.
 
-    An interrupt starts no further work and ends the work under way; the results so far are returned.
+    An interrupt ends the running work, and no further work starts; the results so far are returned.
     """
     columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
     bar = Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())

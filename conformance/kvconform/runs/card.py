@@ -1,4 +1,4 @@
-"""`kvspec run --report-card`: all that was checked of an implementation on one page, as Markdown or JSON."""
+"""`kvspec run --report-card`: all checks of an implementation on one page, as Markdown or JSON."""
 
 from collections import Counter
 from pathlib import Path
@@ -15,7 +15,7 @@ from kvconform.vectors.runner import Factory
 from kvtrace.header import VERSION
 
 OPERATIONS, SEED = 20_000, 0
-"""Random operations that a card is about, and the seed that draws them."""
+"""The number of random operations of a card, and their seed."""
 
 VERDICTS = {
     "passed": "conforms",
@@ -40,20 +40,20 @@ class Card(msgspec.Struct):
     unsupported: dict[str, str]
     """Features that it lacks, with an explanation."""
     chapters: dict[str, dict[str, int]]
-    """For each chapter the number of its vectors that passed, failed and so on."""
+    """Chapter -> the number of its vectors that passed, failed and so on."""
     skipped: dict[str, int]
-    """For each reason the number of vectors that were skipped."""
+    """Reason -> the number of skipped vectors."""
     failed: dict[str, str]
-    """Failed vectors, each with its finding where the report has one."""
+    """Failed vector -> its finding, if the report has one."""
     fuzzed: int
-    """Random operations that were carried out."""
+    """The number of random operations that were carried out."""
     seed: int
     broken: list[str]
     """Kinds of findings in random operations."""
 
 
 def make_card(report: Report, factory: Factory, baseline: Baseline) -> Card:
-    """The card of an implementation whose vectors have run; random operations are drawn here."""
+    """The card of an implementation after its vectors have run. Random operations run here."""
     hello = factory.hello if isinstance(factory, NodeFactory) else None
     budget = Budget(operations=OPERATIONS)
     fuzzed = fuzz_on(runs(factory, budget, SEED), budget, lambda *_: None, baseline)
@@ -78,7 +78,7 @@ def make_card(report: Report, factory: Factory, baseline: Baseline) -> Card:
 
 
 def write_card(card: Card, path: Path) -> None:
-    """Write a card: as JSON where the file's name ends so, else as Markdown.
+    """Write a card: as JSON if the file's name ends so, otherwise as Markdown.
 
     Raises:
         OSError: the file cannot be written.

@@ -47,8 +47,8 @@ class Listed(msgspec.Struct):
     file: str
     """The vector, below the folder."""
     answers: str
-    """Its answer key, below the folder: the same vector with an `expect` line after every operation; of a walk, and of
-    the memory level, the vector itself."""
+    """Its answer key, below the folder: the same vector with an `expect` line after every operation. For walks and the
+    memory level it is the vector itself."""
     description: str
     rules: list[str]
     """The rules that it exercises."""
@@ -74,13 +74,12 @@ class Manifest(msgspec.Struct):
 
 
 def export(folder: Path, size: Size, progress: Progress = lambda _: None) -> Manifest:
-    """Write vectors, answer keys and `manifest.json` to a folder, which is new or empty; the same bytes each time.
+    """Write vectors, answer keys and `manifest.json` to a new or empty folder; the same bytes each time.
 
     `progress` is called with a line about the walks of the full size every few hundred walks.
 
     Raises:
-        InputError: the folder has files.
-        OSError: a file cannot be written.
+        InputError: the folder is not empty. OSError: a file cannot be written.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(folder, 0, "the folder to export to is not empty")
@@ -222,7 +221,7 @@ def _answer_key(vector: Vector) -> tuple[list[Expect], Mapping[str, int]]:
 
 _LISTS = ("freed", "evicted", "window_freed", "window_evicted", "states_freed", "states_evicted")
 _LISTS_BY_REQUEST = ("pages", "window_pages", "states")
-"""Parts of an answer of which only numbers are compared: a length of a list, or one for each request."""
+"""Parts of an answer that are compared only by numbers: the length of a list, or one for each request."""
 
 
 def _counted(op: Operation[Any]) -> ExpectedAnswer | None:

@@ -1,4 +1,4 @@
-"""`kvspec show`: a trace or vector of either level, event by event, whether it has a finding or not."""
+"""`kvspec show`: a trace or vector of either level, event by event, with or without a finding."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -18,15 +18,15 @@ from kvconform.levels.level import AROUND, Replay, Wanted
 from kvconform.traces.memory import open_trace
 
 AFTER = 20
-"""Events shown after the first finding of a long trace."""
+"""The most events shown after the first finding of a long trace."""
 
 
 class Shown(NamedTuple):
-    """The selected part of a trace, with figures about the whole."""
+    """The selected part of a trace, with figures of the whole."""
 
     trace: Trace
     events: int
-    """In all."""
+    """The total number of events."""
     findings: int
     after: list[str]
     """The holders and their pages after the requested line."""
@@ -38,7 +38,7 @@ def show(out: Console, path: Path, wanted: Wanted, html: Path | None = None) -> 
     """Print a trace or vector event by event, and write it as HTML if `html` is given.
 
     Raises:
-        InputError: the file cannot be used, or has no such line, page or request.
+        InputError: the file is invalid, or has no such line, page or request.
     """
     shown = read(path, wanted)
     count = counted(shown.events, LEVELS[shown.trace.level].unit)
@@ -64,7 +64,7 @@ def read(path: Path, wanted: Wanted) -> Shown:
     """Select the part of a trace or vector to show. A long trace is read twice, and only a part is kept.
 
     Raises:
-        InputError: the file cannot be used, or has no such line, page or request.
+        InputError: the file is invalid, or has no such line, page or request.
     """
     if not path.is_file():
         raise InputError(path, 0, "a trace that is shown is read twice: it has to be a file")
@@ -92,7 +92,7 @@ def read(path: Path, wanted: Wanted) -> Shown:
 
 
 def _leave_only(trace: Trace, replay: Replay, pool: str | None, page: str) -> None:
-    """Draw one page and nothing else."""
+    """Draw only one page."""
     for moment in trace.moments:
         cells = moment.cells
         moment.cells = {name: {page: cells[name].get(page, FREE)} for name in replay.drawn(cells, pool, page)}
@@ -104,9 +104,9 @@ class _Checked(NamedTuple):
 
     events: int
     broken: int
-    """Events that break a rule."""
+    """The number of events that break a rule."""
     finding: int | None
-    """The first of them; with a selected page the first about that page."""
+    """The first such event; with a selected page the first about that page."""
     wanted: int | None
     """The event on the requested line."""
     last_line: int

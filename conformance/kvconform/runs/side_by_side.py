@@ -1,4 +1,4 @@
-"""Several traces checked at a time, each in a process of its own; what each one shows comes out in their order."""
+"""Checks several traces at a time, each in a separate process. Their outputs come in the order of the traces."""
 
 import io
 import multiprocessing
@@ -21,7 +21,7 @@ from kvconform.findings.outcome import Case, Report
 from kvconform.signals import Interrupted, caught, held, obey
 
 GRACE = 0.5
-"""Seconds that a terminated process gets to hand over its report."""
+"""The most seconds for a terminated process to send its report."""
 
 Work = Callable[[Console, Path, Baseline, Report], None]
 """Checks one trace: prints its outcome, counts its known findings, and adds the others to the report."""
@@ -36,9 +36,9 @@ class Checked(NamedTuple):
     printed: str
     complained: str
     whole: bool
-    """Whether it was checked to its end."""
+    """Whether the trace was checked to its end."""
     fault: str
-    """The traceback of an error of kvspec itself."""
+    """The traceback of an error in kvspec."""
 
 
 class Running(NamedTuple):
@@ -48,7 +48,7 @@ class Running(NamedTuple):
     answer: Connection
 
     def hand_over(self, path: Path) -> Checked:
-        """The outcome that the process sends; a process that died makes the trace unusable."""
+        """The outcome that the process sends. If the process died, the trace is unusable."""
         try:
             checked: Checked = self.answer.recv()
         except EOFError:
@@ -66,8 +66,8 @@ def side_by_side(
 ) -> Generator[Checked, None, None]:
     """Check `jobs` traces at a time, and yield their outcomes in order.
 
-    On an interrupt each process gets `GRACE` to hand over its report so far, and traces that have not begun are left
-    out. A caller that needs no more closes the generator, which ends all processes.
+    On an interrupt each process gets `GRACE` seconds to send its report so far, and traces that have not begun are left
+    out. A caller that needs no further outcome closes the generator, which ends all processes.
     """
     running: dict[int, Running] = {}
     done: dict[int, Checked] = {}
@@ -96,7 +96,7 @@ def side_by_side(
 def _collect(
     running: dict[int, Running], done: dict[int, Checked], paths: Sequence[Path], timeout: float | None
 ) -> bool:
-    """Collect the outcomes that are ready; whether there was one in time."""
+    """Collect the outcomes that are ready. Returns whether there was one in time."""
     ready = wait([one.answer for one in running.values()], timeout)
     for number in [number for number, one in running.items() if one.answer in ready]:
         with held():
@@ -106,7 +106,7 @@ def _collect(
 
 
 def _started(work: Work, path: Path, out: Console, baseline: Baseline) -> Running:
-    # Forked: it has all that is imported, and takes nothing from the current directory.
+    # A forked process has all imports, and takes nothing from the current directory.
     context = multiprocessing.get_context("fork")
     answer, end = context.Pipe(duplex=False)
     process = context.Process(target=_check, args=(work, path, out, baseline.entries, end), daemon=True)

@@ -23,14 +23,13 @@ from kvconform.vectors.files import FOLDER, memory_vector_files, vector_file, ve
 
 
 def run_vectors(out: Console, task: Task, forms: Forms) -> int:
-    """Run vectors and report the outcome; the exit status.
+    """Run vectors and report the outcome. Returns the exit status.
 
     Raises:
-        InputError: a file cannot be used.
-        LoadError: the implementation cannot be had, or supports none of the vectors.
+        InputError: a file is invalid. LoadError: the implementation cannot be loaded, or supports none of the vectors.
         OSError: a file cannot be written.
     """
-    # Vectors of the memory level ask no implementation.
+    # Vectors of the memory level need no implementation.
     own = [*vector_files(), *(memory_vector_files() if task.impl == "reference" else ())]
     paths = [file for path in task.vectors or () for file in _found(path)] or own
     if not paths:
@@ -66,7 +65,7 @@ def run_vectors(out: Console, task: Task, forms: Forms) -> int:
 
 
 def _found(path: Path) -> list[Path]:
-    """The files of a folder, the file, or where there is none kvspec's own vector of that name."""
+    """The files of a folder, the file, or, if there is none, kvspec's own vector of that name."""
     if path.is_dir():
         if not (files := vector_files(path)):
             raise InputError(path, 0, "there are no vectors in this folder")
@@ -75,7 +74,7 @@ def _found(path: Path) -> list[Path]:
 
 
 def _wanted(vector: Any, task: Task) -> bool:
-    """Whether a vector has the word; vectors that check a rule are known when they have run."""
+    """Whether a vector has the word. Vectors that check a rule are known only after they have run."""
     if task.word is None or task.rule is not None:
         return True
     words = (vector.name, vector.path.parent.name, *vector.header.rules)

@@ -1,4 +1,4 @@
-"""The documentation site: the chapters of `spec/docs`, and the pages generated from the code.
+"""The documentation site: the chapters of `spec/docs`, and pages generated from the code.
 
 prose, linking     the chapters as text, and the tables added below each rule and operation
 pages              links, tables of rules and operations, rules, the interface of the code

@@ -22,13 +22,13 @@ FOLDERS = (("defects", "Defects"), ("vectors", "Vectors"), ("api", "Code"))
 """The folders of generated pages, and their titles in the navigation."""
 
 NOT_FOUND = "---\nsearch:\n  exclude: true\n---\n\n"
-"""The front matter of a page that a search does not find."""
+"""The front matter of a page that is excluded from searches."""
 
 ENGINES = ("any-language.md", "engines.md", "attach.md", "attach-vllm.md", "hosts.md", "serve.md")
 """The pages of the guide, in their order."""
 
 EXAMPLES = ROOT / "conformance/examples"
-"""Files that the pages of the guide lead to; they lie beside them in the site."""
+"""Files that the pages of the guide link to; they are beside them in the site."""
 
 
 def write(folder: Path) -> None:
@@ -50,13 +50,13 @@ def write(folder: Path) -> None:
 
 
 def is_found(page: Page) -> bool:
-    """Whether a search finds a page: chapters and lists, from which single vectors, defects and modules are reached."""
+    """Whether a search finds a page: chapters and lists, which link to single vectors, defects and modules."""
     folder, _, name = page.place.rpartition("/")
     return not folder or name == "index.md"
 
 
 def engines_page(name: str) -> Page:
-    """A page about real engines; chapters lie beside it in the site."""
+    """A page about real engines; chapters are beside it in the site."""
     path = ROOT / "conformance/docs" / name
     text = linked(path.read_text(encoding="utf-8"))
     return Page(name, title_of(path), text.replace("](../../spec/docs/", "](").replace("](../examples/", "](examples/"))

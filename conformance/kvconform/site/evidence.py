@@ -30,32 +30,32 @@ from kvspec.model import OPERATIONS
 from kvspec.rules import ALL_RULES, rule_of
 
 COUNTERS = ("checked", "unchecked", "reached")
-"""Counters of checks: a rule's id in one of these is no check."""
+"""Counters of checks: a rule's id in one of them is not a check."""
 
 PROVED = (*page.INVARIANTS, *pool.INVARIANTS, *books.INVARIANTS, *books.KEPT)
 """The clauses that z3 proves for any size."""
 
 
 class Evidence(NamedTuple):
-    """All that shows that a rule holds, or that a violation is found. Functions by their dotted names."""
+    """The evidence that a rule holds, or that a violation is found. Functions by their dotted names."""
 
     state_check: str | None
     """The check over one whole state."""
     step_checks: list[str]
-    """The functions of the model that refuse or blame by this rule."""
+    """The functions of the model that refuse or report violations by this rule."""
     run_checks: list[str]
-    """Functions that check complete runs by it."""
+    """Functions that check complete runs by this rule."""
     contracts: list[str]
-    """Functions of arithmetic whose contract is about it."""
+    """Arithmetic functions with a contract about this rule."""
     clauses: list[str]
-    """The clauses proved of it for any number of pages, rows, requests and sessions, in words."""
+    """The clauses of it that are proved for any number of pages, rows, requests and sessions, in words."""
     vectors: list[str]
     mutants: list[str]
-    """Defects of the gallery that break it; first those that it is blamed for before all others."""
+    """Defects of the gallery that break the rule; first those for which it is the main rule."""
 
     @property
     def is_checked(self) -> bool:
-        """Whether some code checks it."""
+        """Whether some code checks the rule."""
         return bool(self.state_check or self.step_checks or self.run_checks)
 
 
@@ -88,13 +88,13 @@ def dotted(thing: Any) -> str:
 
 
 def executable_forms() -> dict[str, str]:
-    """Operation, as it is written in a trace -> the function of the model that is its executable form."""
+    """Operation by its name in traces -> the function of the model that is its executable form."""
     return {str(operation.__struct_config__.tag): dotted(form) for operation, form in OPERATIONS.items()}
 
 
 @cache
 def events_reported() -> dict[str, list[str]]:
-    """Operation -> the kinds of memory events that it means, as all vectors together show."""
+    """Operation -> the kinds of its memory events, collected from all vectors."""
     reported: dict[str, set[str]] = {op: set() for op in executable_forms()}
     for vector in read_vectors():
         listener = _Listener(vector.header.config, Checker)
@@ -115,7 +115,7 @@ class _Listener(Memory):
         self._flush()
 
     def heard(self) -> set[str]:
-        """The kinds of events since the last time."""
+        """The kinds of events since the last call."""
         events, self.pending = self.pending, []
         return {str(event.__struct_config__.tag) for event in events}
 
@@ -127,7 +127,7 @@ def _modules(package: ModuleType) -> list[ModuleType]:
 
 
 def _named_in(package: list[ModuleType], *modules: ModuleType) -> dict[str, list[str]]:
-    """Rule -> the functions that name it as a string, other than in a docstring or to count."""
+    """Rule -> the functions that name it in a string, except in docstrings and counters."""
     found: dict[str, list[str]] = {}
     for module in (*package, *modules):
         for name, function in _functions(ast.parse(inspect.getsource(module))):
@@ -163,9 +163,9 @@ def _rules_in_node(node: ast.AST) -> Iterator[str]:
 
 
 def contracts_by_rule() -> dict[str, list[str]]:
-    """Rule -> the functions with a contract that is about it.
+    """Rule -> the functions with a contract about it.
 
-    It is if the function names the rule, or if the contract promises something by a function that does.
+    The contract is about a rule if the function names it, or if the contract uses a function that names it.
     """
     named: dict[str, set[str]] = {}
     promises: dict[str, set[str]] = {}

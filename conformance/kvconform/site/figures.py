@@ -6,7 +6,7 @@ from html import escape
 from kvspec.pages import slot_index
 
 CELL = 34
-"""Pixels of one position."""
+"""The width of one position in pixels."""
 
 
 class Canvas:
@@ -220,4 +220,4 @@ FIGURES: dict[str, Callable[[], str]] = {
     "launches": launches,
     "window": window,
 }
-"""Every drawing by the name that a chapter calls it by."""
+"""Name in the chapters -> the drawing."""

@@ -12,13 +12,13 @@ from kvspec import __version__
 from kvspec.rules import ALL_RULES
 
 VERSION = "<!-- version -->"
-"""Where the version goes."""
+"""The mark that the version replaces."""
 _SPAN = re.compile(r"(?<![\[`])`([A-Za-z_][\w.-]*)`(?!\])")
 _PLAIN_RULE = re.compile(rf"(?<![\[`#\w]){RULE_ID.pattern}(?![\]`])")
 
 
 def completed(chapter: Path) -> str:
-    """A chapter as it goes into the site."""
+    """A chapter in its form for the site."""
     markdown = chapter.read_text(encoding="utf-8")
     below: dict[int, str] = {}
     for section in sections(chapter, markdown):

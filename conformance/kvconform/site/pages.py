@@ -29,7 +29,7 @@ CLOSEST = 6
 OF_SGLANG_JAX = ("994",)
 """Pull requests of sglang-jax; all others are SGLang's."""
 SEEN = 12
-"""Number of links that are shown unfolded."""
+"""The most links that are shown unfolded."""
 INTERFACE = (
     "oracle",
     "protocol",
@@ -56,7 +56,7 @@ class Page(NamedTuple):
     text: str
     """Markdown."""
     chapter: str = ""
-    """The title of the chapter, or the package, that it belongs to; none for a chapter and a list of pages."""
+    """The title of its chapter or package; empty for chapters and lists of pages."""
 
 
 def named(number: str) -> str:
@@ -71,7 +71,7 @@ def pull_request(number: str) -> str:
 
 
 def pull_requests(numbers: str) -> str:
-    """Links to source documents that are named one after the other."""
+    """Links to several source documents."""
     return ", ".join(map(pull_request, numbers.split(", ")))
 
 
@@ -82,12 +82,12 @@ def folded(links: Sequence[str], what: str) -> str:
 
 
 def chapter_of(rule: str) -> Path:
-    """The chapter in which a rule stands."""
+    """The chapter of a rule."""
     return rule_sections()[rule][0].chapter
 
 
 def grouped(pages: Iterable[Page]) -> dict[str, list[Page]]:
-    """Pages by their chapter or package: chapters in their order, then packages in theirs."""
+    """Pages by chapter or package: first the chapters in their order, then the packages."""
     found: dict[str, list[Page]] = {title_of(CHAPTERS / name): [] for name in ORDER}
     for page in pages:
         found.setdefault(page.chapter, []).append(page)

@@ -1,4 +1,4 @@
-"""The chapters as text: the rules and operations that they explain, and the names in them that do not exist."""
+"""The chapters as text: the rules and operations that they explain, and unknown names in them."""
 
 import ast
 import importlib
@@ -24,7 +24,7 @@ from kvspec.rules import ALL_RULES
 
 RULE_ID = re.compile(r"\b(?:(?!UTF-)[A-Z]{2,}-[0-9]+|MEM-[A-Z]+)\b")
 FIGURE = re.compile(r"^<!-- figure: ([\w-]+) -->$", re.MULTILINE)
-"""Where a drawing goes."""
+"""The mark that a drawing replaces."""
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SPAN = re.compile(r"`([^`\n]+)`")
 _HEADING = re.compile(r"^(#{1,6}) +(.+?) *$")
@@ -36,10 +36,10 @@ _COMMAND = re.compile(r"(kvspec|make) ([a-z]+)\b")
 WORDS = frozenset(
     ("P", "a", "b", "c", "i", "floor", "ceil", "min", "max", "offset", "true", "false", "null", "gz", "zst")
 )
-"""Names in formulas and formats, which no code has to know."""
+"""Names in formulas and formats, which need not exist in code."""
 
 TOOLS = frozenset(("kvconform", "kvattach", "kvlab", "kvtrace", "kvcli"))
-"""The packages of which the chapters may speak only where `SPOKEN` says so."""
+"""Packages that the chapters may only name as far as `SPOKEN` lists them."""
 
 SPOKEN = (
     "kvconform.oracle.meaning",
@@ -53,7 +53,7 @@ SPOKEN = (
     "kvtrace.header",
     "kvtrace.operations",
 )
-"""The modules of conformance whose names the chapters may speak of, beside those of kvspec, kvref and kvcheck."""
+"""The modules of conformance that the chapters may name, besides those of kvspec, kvref and kvcheck."""
 
 
 ORDER = (
@@ -76,7 +76,7 @@ ORDER = (
     "how-to-conform.md",
     "behaviours.md",
 )
-"""The chapters, as they are to be read."""
+"""The chapters in reading order."""
 
 
 class Section(NamedTuple):
@@ -87,7 +87,7 @@ class Section(NamedTuple):
     start: int
     """The line of the heading, from 0."""
     end: int
-    """The line after the last."""
+    """The line after the last one."""
 
 
 def chapters() -> list[Path]:
@@ -175,7 +175,7 @@ def vector_names() -> frozenset[str]:
 
 
 def is_known(name: str) -> bool:
-    """Whether a name, dotted or not, is that of something in the code."""
+    """Whether a name, dotted or not, exists in the code."""
     if "." in name:
         return qualified(name) is not None
     return name in WORDS or name in ALL_RULES or name in _identifiers() or RULE_ID.fullmatch(name) is not None
@@ -183,7 +183,7 @@ def is_known(name: str) -> bool:
 
 @cache
 def qualified(name: str) -> str | None:
-    """The full dotted name of the object that `name`, the end of a dotted name, means; `None` if there is nothing."""
+    """The full dotted name of the object that `name`, the end of a dotted name, stands for; `None` if there is none."""
     for prefix in ("", "kvspec.", "kvspec.model.", "kvref.", "kvconform."):
         full = f"{prefix}{name}"
         for module, path in _modules().items():
@@ -196,7 +196,7 @@ def qualified(name: str) -> str | None:
 
 @cache
 def _modules() -> dict[str, Path]:
-    """All modules that prose may speak of, and their files."""
+    """Module that prose may name -> its file."""
     found = {}
     for package in (kvspec, kvref, kvcheck, kvtrace, kvconform, importlib.import_module("kvcli")):
         folder = Path(str(package.__file__)).parent

@@ -1,4 +1,4 @@
-"""An extension of griffe, which reads docstrings for the reference pages.
+"""An extension for griffe, which reads docstrings for the reference pages.
 
 Tables of ranges stay tables, and the numbers of pull requests in brackets become links.
 """

@@ -30,7 +30,7 @@ SAYS = {
 
 
 def sources_page() -> Page:
-    """Every pull request that a rule, a defect or a vector comes from, each under its heading."""
+    """Each pull request that a rule, a defect or a vector comes from, under its heading."""
     known: defaultdict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for rule in ALL_RULES.values():
         for number in rule.origin.split(", "):

@@ -8,5 +8,5 @@ lines   lines of an untrusted file
 bounds  numbers that no memory manager of the given sizes could have written
 schema  the format as a JSON Schema
 
-Not here: the meaning of a trace. `kvspec.model` checks it, called by `vectors/runner.py`.
+Not here: the meaning of a trace, which `kvspec.model` checks, called by `vectors/runner.py`.
 """

@@ -1,7 +1,7 @@
 """Expectations of a vector: an `expect` line is about the operation on the line before it.
 
-The model checks whether an answer is *allowed*. A vector also gives the *exact* values of this one case, worked out by
-hand, so that an error that the model and an implementation share is found.
+The model checks whether an answer is *allowed*. A vector also gives the *exact* values of its case, worked out by hand.
+So errors that the model and an implementation share are found.
 """
 
 from typing import Any, NamedTuple, final
@@ -17,17 +17,17 @@ from kvspec.rules import RULES
 
 
 class ExpectedAnswer(Figures):
-    """Parts of an answer. Lengths and figures are exact; of lists of pages it is the number of pages that counts."""
+    """Parts of an answer. Lengths and figures are exact; of lists of pages only the number of pages counts."""
 
     prefix_len: int | None = None
     protected_len: int | None = None
     freed: int | None = None
     pages: dict[str, int] | None = None
-    """For each request that is named, the number of pages it was given."""
+    """Request -> the number of pages that it was given."""
     evicted: int | None = None
     window_pages: dict[str, int] | None = None
     states: dict[str, int] | None = None
-    """For each request that is named, the number of state slots it was given."""
+    """Request -> the number of state slots that it was given."""
     window_freed: int | None = None
     window_evicted: int | None = None
     states_freed: int | None = None
@@ -38,7 +38,7 @@ class ExpectedAnswer(Figures):
 _SHORT = ("pages_short", "rows_short", "window_short", "states_short")
 _PER_REQUEST = {"pages": "pages", "window_pages": "window pages", "states": "state slots"}
 _WHOSE = ("session_held", "uncached", "sessions", "requests")
-"""Figures that are others where turns count as sessions; only an `answer` compares them there."""
+"""Figures that differ if turns count as sessions; then only an `answer` compares them."""
 _LISTS = ("freed", "evicted", "window_freed", "window_evicted", "states_freed", "states_evicted")
 
 
@@ -47,25 +47,25 @@ class Expect(msgspec.Struct, tag_field="op", tag="expect", forbid_unknown_fields
     """The values that must hold right after the operation before it; missing fields are not compared."""
 
     refused: str | None = None
-    """The operation is refused, by this rule. An operation without this must be carried out."""
+    """The rule by which the operation is refused. Without it the operation must be carried out."""
     pages_short: int | None = None
-    """How many pages a refusal by CAP-1 says were missing."""
+    """The number of missing pages in a refusal by CAP-1."""
     rows_short: int | None = None
-    """How many rows a refusal by CAP-1 says were missing."""
+    """The number of missing rows in a refusal by CAP-1."""
     window_short: int | None = None
-    """How many window pages a refusal by CAP-1 says were missing."""
+    """The number of missing window pages in a refusal by CAP-1."""
     states_short: int | None = None
-    """How many state slots a refusal by CAP-1 says were missing."""
+    """The number of missing state slots in a refusal by CAP-1."""
     answer: ExpectedAnswer | None = None
     """The implementation's answer; parts that it leaves out are not compared."""
     lengths: dict[str, tuple[int, int, int] | None] = {}
     """Request or session -> protected, committed and allocated length in tokens; null if it holds nothing."""
     figures: Figures | None = None
-    """The accounting."""
+    """The accounting figures."""
     same_row: dict[str, str] = {}
     """Request -> the request whose row it now has: `{"r1": "r1"}` kept its own, `{"r2": "r1"}` took over r1's."""
     different_row: dict[str, str] = {}
-    """Request -> a request whose row it must not have got."""
+    """Request -> a request with a row that it must not have got."""
 
 
 class Mismatch(Exception):
@@ -110,7 +110,7 @@ NOTHING = Seen(SnapshotAnswer(), Figures())
 
 
 def _lengths_seen(shown: SnapshotAnswer, name: str, model: Model) -> tuple[int, int, int] | None:
-    """The lengths of a request or a session's slot, as the implementation shows them, else as the model has them."""
+    """The lengths of a request or a session's slot: the implementation's, or else the model's."""
     due = model.lengths_of(name)
     if shown.requests is None or shown.sessions is None or due is None:
         return due
@@ -127,17 +127,17 @@ def _lengths_seen(shown: SnapshotAnswer, name: str, model: Model) -> tuple[int, 
 
 
 class Expectations:
-    """Compares a vector's expectations; it remembers the rows that were given."""
+    """Compares a vector's expectations, and remembers the rows that were given."""
 
     def __init__(self) -> None:
-        """Before the first operation."""
+        """Begin before the first operation."""
         self._rows: dict[str, int] = {}
 
     def check(self, op: Operation[Any], expect: Expect, model: Model, seen: Seen = NOTHING) -> None:
-        """Compare right after `op` was carried out or refused, and the model has taken it in.
+        """Compare right after `op` was carried out or refused, and the model has stepped.
 
-        Lengths and figures are those of the implementation (`seen`), or the model's where it has shown none. Parts that
-        an answer leaves out are not compared.
+        Lengths and figures are those of the implementation (`seen`), or the model's if it has shown none. Parts that an
+        answer leaves out are not compared.
 
         Raises:
             Mismatch: an expectation does not hold.
@@ -203,5 +203,5 @@ def _compare(what: str, wanted: object, found: object) -> None:
 
 
 def _named(part: msgspec.Struct | None) -> list[str]:
-    """The fields that are given."""
+    """The fields that are set."""
     return [] if part is None else [name for name in part.__struct_fields__ if getattr(part, name) is not None]

@@ -1,4 +1,4 @@
-"""The names of one host of several as a trace of all of them has them: `r1` of host `decode` is `decode/r1`."""
+"""The names of one of several hosts in their common trace: `r1` of host `decode` is `decode/r1`."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -7,29 +7,29 @@ from typing import get_args
 from kvspec.memory.events import Begin, Deliver, End, Idle, MemoryEvent, OpId, Pool, Send, Use, Wait
 
 HOST = "host"
-"""The own stream of each host."""
+"""The name of each host's own stream."""
 _FIELDS = {
     kind: [field for field in ("holder", "old", "new", "writer", "table", "pool") if field in kind.__struct_fields__]
     for kind in (*get_args(MemoryEvent), Use)
 }
-"""Fields of events and uses that hold a name of a holder, a table or a pool."""
+"""Fields of events and uses with the name of a holder, a table or a pool."""
 
 
 @dataclass
 class Names:
-    """The names of one host, in a trace of several `hosts` with all their `pools`."""
+    """The names of one host in a trace of several `hosts` with all their `pools`."""
 
     host: str
     hosts: Collection[str]
     pools: dict[str, Pool] = field(default_factory=dict)
     own: dict[str, str] = field(default_factory=dict)
-    """Its own pools, as the trace of all names them."""
+    """The host's own pool -> its name in the common trace."""
 
     def renamed(self, event: MemoryEvent) -> MemoryEvent:
-        """The event itself, with the names of the trace of all.
+        """The same event object, with the names of the common trace.
 
         Raises:
-            LookupError: it names a pool that is not there.
+            LookupError: it names an unknown pool.
         """
         event.host = self.host
         self._rename(event)
@@ -59,12 +59,12 @@ class Names:
         return event
 
     def named(self, name: OpId) -> str:
-        """A name with its host before it: this one, unless the name begins with another one."""
+        """A name with its host before it: this host, unless the name begins with another one."""
         host, slash, _ = str(name).partition("/")
         return str(name) if slash and host in self.hosts else f"{self.host}/{name}"
 
     def _rename(self, named: MemoryEvent | Use) -> None:
-        """Give an event or a use the names of holders, of a table and of a pool that it has in the trace of all."""
+        """Give an event or a use the common trace's names of holders, a table and a pool."""
         for attribute in _FIELDS[type(named)]:
             name = getattr(named, attribute)
             if name is not None:

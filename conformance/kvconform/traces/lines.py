@@ -22,10 +22,10 @@ MAX_LINE = 64 * 1024 * 1024
 """The longest line that is read, in bytes: room for a request of several million tokens."""
 
 LOOK = 0.2
-"""Seconds between two looks for more in a file that is followed."""
+"""Seconds between two reads at the end of a followed file."""
 
 Ended = Callable[[], bool]
-"""Whether the writer of a file has ended, so that nothing more is added to it."""
+"""Whether the writer of a file has ended, so that nothing is added any more."""
 
 _ZSTD_PIECE = 1024
 """Compressed bytes decompressed at a time. A hostile file holds 128 KiB in four bytes, so this is 32 MiB at most."""
@@ -38,7 +38,7 @@ class Lines:
     """
 
     def __init__(self, path: Path, max_line: int = MAX_LINE, *, follow: Ended | None = None) -> None:
-        """Open `path`; with `follow` wait at its end for more, until that is true or the reader is interrupted.
+        """Open `path`. With `follow` wait at its end for more, until `follow` returns true or an interrupt.
 
         Raises:
             InputError: it cannot be opened.
@@ -47,7 +47,7 @@ class Lines:
         self.follows = follow is not None
         """Whether the file may grow."""
         self.number = 0
-        """The line that was read last."""
+        """The number of the last line read."""
         self.max_line = max_line
         self._peeked: bytes | None = None
         try:
@@ -75,10 +75,10 @@ class Lines:
             yield self.number, line
 
     def peek(self) -> bytes:
-        """The next line, which stays to be read; nothing at the end.
+        """The next line, without reading past it; empty at the end.
 
         Raises:
-            InputError: as when it is read.
+            InputError: as for reading.
         """
         if self._peeked is None:
             self._peeked = self._next()
@@ -105,11 +105,11 @@ class Lines:
         return self.stream.readline(self.max_line + 1)
 
     def bytes_read(self) -> int:
-        """How far the file has been read, in bytes of the file as it is stored; 0 where that is unknown."""
+        """The number of bytes read so far, as stored in the file; 0 if that is unknown."""
         return self._raw.tell() if self._raw.seekable() else 0
 
     def size(self) -> int:
-        """The size of the file as it is stored, in bytes; 0 where that is unknown."""
+        """The size of the stored file in bytes; 0 if that is unknown."""
         return os.fstat(self._raw.fileno()).st_size
 
 
@@ -122,7 +122,7 @@ def _decompressed(raw: BinaryIO, suffix: str) -> BinaryIO:
 
 
 class _Growing(io.RawIOBase):
-    """A file that is still written: at its end there is more to come until its writer has ended.
+    """A file that is still being written: more may follow at its end until its writer has ended.
 
     A pipe ends when its writer closes it.
     """
@@ -152,8 +152,7 @@ class _Growing(io.RawIOBase):
 class _ZstdFrames(io.RawIOBase):
     """Zstandard frames, one after the other.
 
-    zstandard's own reader takes a file that was cut off for one that ended, and a recorder that crashed leaves
-    exactly such a file.
+    zstandard's own reader takes a truncated file for a complete one, and a crashed recorder leaves exactly such a file.
     """
 
     def __init__(self, raw: BinaryIO) -> None:

@@ -1,10 +1,10 @@
-"""Files of several hosts as one trace, in which each message is received after it was sent.
+"""Reads files of several hosts as one trace, in which each message is received after it was sent.
 
-Their messages are all that orders them: a host goes on until it has to wait for one that is not sent yet. Of the hosts
-that can go on, the one does of whose messages the fewest are still to be received, so that none gets far ahead of those
-that it sends to. Of each file one event is read ahead; a message is remembered until it is received.
+Only messages order the hosts: a host continues until it must wait for a message that is not sent yet. Of the hosts that
+can continue, the one with the fewest unreceived messages does, so that none gets far ahead of its receivers. One event
+of each file is read ahead; a message is remembered until it is received.
 
-Names are those of their host: `r1` of host `decode` is `decode/r1`, and so is `decode/r1` in the file of another one.
+Names get their host: `r1` of host `decode` is `decode/r1`, and so is `decode/r1` in the file of another host.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -24,13 +24,13 @@ from kvspec.memory.events import MemoryEvent, Pool, Receive, Send, Wait
 from kvtrace.header import VERSION, MemoryHeader, encode
 
 LONGEST = 256
-"""Characters of a host's name, which stands before all its names."""
+"""The most characters of a host's name, which begins all its names."""
 REMEMBERED = 10_000
-"""Messages that were received, and may be once more."""
+"""The most received messages that are remembered, as they may be received again."""
 
 
 class Parts(NamedTuple):
-    """Files that are read as one trace, each of another host."""
+    """Files that are read as one trace, one for each host."""
 
     paths: tuple[Path, ...]
 
@@ -52,13 +52,13 @@ Source = Path | Parts | Events
 
 
 def size_of(source: Source) -> int:
-    """The bytes of a trace as it is stored."""
+    """The size of a stored trace in bytes."""
     paths = source.paths if isinstance(source, Parts) else [source.path if isinstance(source, Events) else source]
     return sum(path.stat().st_size for path in paths)
 
 
 class _Part:
-    """The file of one host, and the event that comes next in it."""
+    """The file of one host, and its next event."""
 
     def __init__(self, path: Path) -> None:
         self.reader = MemoryReader(Lines(path))
@@ -66,24 +66,24 @@ class _Part:
         self.host = self.reader.header.host or path.name.split(".")[0]
         self.names = Names(self.host, ())
         self.line = 1
-        """The line of the event that comes next, or came last."""
+        """The line of the next event, or of the last one."""
         self.event: MemoryEvent | None = None
-        """`None`: there is no further one."""
+        """The next event; `None`: there is none."""
         self.problem: InputError | None = None
-        """The reason that it ends before its time."""
+        """Why it ends early."""
         self.unreceived = 0
-        """Messages that it sent and that no host has received yet."""
+        """The number of its messages that no host has received yet."""
         self._events = iter(self.reader)
 
     def advance(self) -> None:
-        """Look at the next event."""
+        """Read the next event."""
         try:
             self.line, self.event = next(self._events, (self.line, None))
         except InputError as error:
             self.event, self.problem = None, error
 
     def rest(self) -> Iterator[tuple[int, MemoryEvent]]:
-        """The events after the one that comes next."""
+        """The events after the next one."""
         return self._events
 
 
@@ -93,7 +93,8 @@ class MergedReader:
     The line is that of the merged trace.
 
     Raises:
-        InputError: a file cannot be used, or not with the others. All that could be ordered has been yielded by then.
+        InputError: a file is invalid, or does not fit the others. All events that could be ordered have been yielded by
+        then.
     """
 
     level: Literal["memory"] = "memory"
@@ -121,9 +122,9 @@ class MergedReader:
             self._closing = closing.pop_all()
         self._part = self._parts[0]
         self._sent: dict[str, _Part] = {}
-        """Messages that were not received yet, and their senders."""
+        """Unreceived message -> its sender."""
         self._received: dict[str, _Part] = {}
-        """Those that were received last."""
+        """Message received lately -> its sender."""
 
     def __enter__(self) -> "MergedReader":
         return self
@@ -135,15 +136,15 @@ class MergedReader:
 
     @property
     def files(self) -> list[Lines]:
-        """The files as they are read."""
+        """The files that are read."""
         return [part.reader.lines for part in self._parts]
 
     def place(self, line: int) -> tuple[Path, int]:
-        """The file and the line there of the event that was read last."""
+        """The file of the last event read, and its line there."""
         return self._part.path, self._part.line
 
     def __iter__(self) -> Iterator[tuple[int, MemoryEvent]]:
-        """Each event. First each host waits for itself: one that began later would know what others did before."""
+        """Each event. At first each host waits for itself: one that began later would know earlier events of others."""
         begins = [Wait(HOST, on=HOST, host=part.host) for part in self._parts]
         yield from enumerate(chain(begins, self._interleaved()), start=2)
         problems = [part.problem for part in self._parts if part.problem is not None]
@@ -168,11 +169,11 @@ class MergedReader:
                     break
 
     def _waits(self, event: MemoryEvent) -> bool:
-        """Whether an event is to come after another one that has not been read yet."""
+        """Whether an event must come after one that has not been read yet."""
         return isinstance(event, Receive) and event.id not in self._sent and event.id not in self._received
 
     def _note(self, part: _Part, event: MemoryEvent) -> None:
-        """A message is sent or received."""
+        """Note that a message is sent or received."""
         if isinstance(event, Send):
             sender = self._sent.get(event.id) or self._received.pop(event.id, part)
             if sender is not part:
@@ -189,7 +190,7 @@ class MergedReader:
         return ", ".join(dict.fromkeys(part.reader.header.producer for part in self._parts))
 
     def _pools(self) -> dict[str, Pool]:
-        """The pools of all hosts. Only a storage can be that of several: it has one name for all."""
+        """The pools of all hosts. Only a storage can be shared: it has one name for all."""
         pools: dict[str, Pool] = {}
         for part in self._parts:
             for name, pool in part.reader.header.pools.items():
@@ -209,7 +210,7 @@ class MergedReader:
 
 
 def _stuck(waiting: Sequence[_Part]) -> InputError:
-    """The reason that each of these waits for a message: one that no file sends, or a circle."""
+    """The reason why each of these waits for a message: no file sends it, or they wait in a circle."""
     awaited = {part: (part.event.id, part.line) for part in waiting if isinstance(part.event, Receive)}
     messages = {message for message, _ in awaited.values()}
     sent: dict[str, tuple[_Part, int]] = {}
@@ -240,7 +241,7 @@ def open_memory(source: Source) -> AnyReader:
     """Open a trace of the memory level.
 
     Raises:
-        InputError: the file, or one of several, or its header, cannot be used.
+        InputError: a file or its header is invalid.
     """
     if isinstance(source, Parts):
         return MergedReader(source)
@@ -252,7 +253,7 @@ def open_memory(source: Source) -> AnyReader:
 
 
 def places(parts: Parts, lines: Collection[int]) -> dict[int, tuple[Path, int]]:
-    """The files, and the lines there, of some lines of their merged trace."""
+    """Line of the merged trace -> its file, and the line there."""
     found: dict[int, tuple[Path, int]] = {}
     with MergedReader(parts) as trace:
         for line, _ in trace:
@@ -264,10 +265,10 @@ def places(parts: Parts, lines: Collection[int]) -> dict[int, tuple[Path, int]]:
 
 
 def merge(paths: Sequence[Path], out: Path) -> int:
-    """Write the files of several hosts as one trace, compressed if its name ends in `.gz` or `.zst`; its events.
+    """Merge the files of several hosts into one trace, compressed for `.gz` or `.zst`. Returns the number of events.
 
     Raises:
-        InputError: a file cannot be used, or not with the others; what could be ordered before is written.
+        InputError: a file is invalid, or does not fit the others; events that could be ordered before are written.
         OSError: the trace cannot be written.
     """
     with MergedReader(Parts(tuple(paths))) as trace:

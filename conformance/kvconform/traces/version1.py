@@ -1,4 +1,4 @@
-"""Format version 1: the memory level had other names for three events and four fields."""
+"""Format version 1, in which the memory level had other names for three events and four fields."""
 
 from typing import Any
 
@@ -13,11 +13,11 @@ _FIELDS = {
 }
 _OLD = tuple(f'"{name}"'.encode() for name in (*_EVENTS, *_FIELDS))
 _PARTS = ("reads", "writes", "copies", "unwritten")
-"""The fields of events that list uses."""
+"""The fields of events with lists of uses."""
 
 
 def upgraded(line: bytes) -> bytes:
-    """A line of a memory-level file of version 1 as version 2 has it; a line that is no object stays as it is."""
+    """Convert a line of a memory-level file of version 1 to version 2; a line that is no object stays the same."""
     if not any(name in line for name in _OLD):
         return line
     try:
@@ -42,5 +42,5 @@ def _uses(read: Any) -> Any:
 
 
 def _renamed(read: Any) -> Any:
-    """An object with its own fields renamed; the names of pools, holders and labels are values, and stay."""
+    """An object with its own fields renamed. The names of pools, holders and labels are values, and stay the same."""
     return {_FIELDS.get(name, name): value for name, value in read.items()} if isinstance(read, dict) else read

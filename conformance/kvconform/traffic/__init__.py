@@ -1,4 +1,4 @@
-"""Requests as a scheduler serves them, real and made, every answer checked.
+"""Real and synthetic requests, served by a scheduler, with every answer checked.
 
 mooncake   real traffic in the format of the Mooncake traces
 replay     `kvspec replay`: traffic through the reference scheduler

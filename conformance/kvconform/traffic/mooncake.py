@@ -25,9 +25,9 @@ from kvspec.pages import ceil_align, ceil_pages
 from kvspec.tokens import Element
 
 BLOCK = 512
-"""Tokens of a block."""
+"""The number of tokens of a block."""
 MIN_SHARED_BLOCKS = 2
-"""Full blocks that two requests must share to be one conversation: all of them share the first, a system prompt."""
+"""The least full blocks that requests of one conversation share: all requests share the first, a system prompt."""
 
 Count = Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
 
@@ -48,7 +48,7 @@ def read(path: Path, limit: int | None = None) -> list[Entry]:
     """The first `limit` requests of a trace, or all.
 
     Raises:
-        InputError: the file, or a line of it, cannot be used.
+        InputError: the file or a line of it is invalid.
     """
     entries: list[Entry] = []
     with Lines(path) as lines:
@@ -85,7 +85,7 @@ def duration(entries: Sequence[Entry]) -> float:
 
 
 def previous_turns(entries: Sequence[Entry]) -> list[int | None]:
-    """For each request the earlier one that it continues, by its index.
+    """For each request the index of the earlier one that it continues.
 
     A request continues an earlier, shorter one if all full blocks of that one, at least `MIN_SHARED_BLOCKS`, begin its
     own; of several the longest, then the latest, and one that nothing continues yet, so that conversations are
@@ -122,7 +122,7 @@ def _path(prefixes: dict[tuple[int, int], int], hash_ids: list[int]) -> list[int
 
 
 def requests(entries: Sequence[Entry], page_size: int, *, sessions: bool) -> Iterator[GenerateReq]:
-    """The requests, one by one; with `sessions` those that continue an earlier one are turns of a session.
+    """The requests, one by one. With `sessions` requests that continue an earlier one are turns of a session.
 
     `page_size` divides `BLOCK`.
     """
@@ -147,7 +147,7 @@ def requests(entries: Sequence[Entry], page_size: int, *, sessions: bool) -> Ite
 
 
 def _rest(entry: Entry, page_size: int, first_id: int, start: int, end: int) -> list[Element]:
-    """The tokens of positions `[start, end)` of a prompt, `start` being the length of its session's history.
+    """The tokens of positions `[start, end)` of a prompt; `start` is the length of its session's history.
 
     [start, border)      own ids: the history's outputs end in the middle of a page
     [border, whole)      page keys: the whole pages of the prompt

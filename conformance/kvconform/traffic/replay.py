@@ -1,4 +1,4 @@
-"""Real traffic through the scheduler, checked."""
+"""Replays real traffic through the scheduler, with every answer checked."""
 
 import sys
 import time
@@ -45,34 +45,34 @@ from kvtrace.header import VERSION
 from kvtrace.operations import Header
 
 LONGEST = 5_000
-"""With more operations than this no shorter list is looked for: each attempt carries all of them out again."""
+"""The most operations with a search for a shorter list: each attempt carries all of them out again."""
 CYCLES_A_LOOK = 50
-"""The progress is shown anew after so many cycles of the scheduler."""
+"""Cycles of the scheduler between two updates of the progress."""
 
 
 class Tally:
-    """Lets operations through, and counts the numbers of the final table."""
+    """Passes operations on, and counts the numbers of the final table."""
 
     def __init__(self, proxy: OracleProxy, model: QuickModel) -> None:
         """Count the operations that `proxy` carries out and checks by `model`."""
         self.operations: Counter[type[Operation[Any]]] = Counter()
-        """Operations that were not refused."""
+        """The operations that were not refused, by kind."""
         self.hit_tokens = 0
-        """Prompt tokens that were cached when a request was first admitted."""
+        """The number of prompt tokens that were cached when a request was first admitted."""
         self.evicted_pages = 0
         self.peak_pages = 0
-        """Pages that were not free."""
+        """The most pages that were not free."""
         self.peak_held = 0
-        """Pages that were neither free nor evictable: the pages that requests and sessions held."""
+        """The most pages that were neither free nor evictable: requests and sessions held them."""
         self.left_behind = 0
-        """Window pages that running requests gave back."""
+        """The number of window pages that running requests freed."""
         self.evicted_sides = 0
         self.evicted_states = 0
         self.peak_window_pages = 0
         self.peak_states = 0
         self._checked, self._model = proxy, model
         self._matched: dict[str, int] = {}
-        """Requests that were not admitted yet, and how much of each matched last."""
+        """Request that was not admitted yet -> the length of its last match."""
 
     def __call__(self, op: Operation[A], /) -> A:
         """Carry `op` out, as a `kvspec.events.Step`."""
@@ -109,11 +109,11 @@ class Tally:
 
 
 class CannotRunError(Exception):
-    """No request can run: the memory and the scheduler's mode do not go together. The message says why."""
+    """No request can run: the memory does not fit the scheduler's mode. The message says why."""
 
 
 class Replay:
-    """One workload on its way through the scheduler and one implementation, checked by the model."""
+    """One workload that runs through the scheduler and an implementation, checked by the model."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class Replay:
         snapshot_every: int = 0,
         checker: bool = False,
     ) -> None:
-        """Get ready to replay `entries`. With `checker`, each step's memory events are checked as well.
+        """Prepare to replay `entries`. With `checker`, each step's memory events are checked as well.
 
         Raises:
             ImplementationFailed: the implementation could not be made.
@@ -137,7 +137,7 @@ class Replay:
         self.memory = memory
         self.sessions = sessions
         self.beginning: list[Operation[Any]] = []
-        """The first operations, while they are few enough to look for the shortest that show a finding."""
+        """The first operations, while they are few enough to search for the shortest that show a finding."""
         self._record = record
         model = QuickModel(memory, checker=Checker if checker else None)
         self.checked = OracleProxy(make(factory, memory), model, record=self._keep, snapshot_every=snapshot_every)
@@ -149,10 +149,10 @@ class Replay:
             raise CannotRunError(str(error)) from None
 
     def run(self, look: Callable[[], object] = lambda: None) -> RuleBroken | ImplementationFailed | None:
-        """Replay all of it, up to the first finding; `look` is called now and then.
+        """Replay all entries, up to the first finding; `look` is called now and then.
 
         Raises:
-            NotObserved: the implementation does not answer what scheduling needs.
+            NotObserved: the implementation's answers lack parts that scheduling needs.
         """
         cycles = 0
         try:
@@ -178,7 +178,7 @@ class Replay:
 
 
 class Timed(NamedTuple):
-    """How a replay ended, and how long it took."""
+    """The result of a replay, and its duration."""
 
     finding: RuleBroken | ImplementationFailed | None
     seconds: float
@@ -198,11 +198,11 @@ class Traffic(NamedTuple):
 
 
 def replay_and_show(traffic: Traffic, factory: Factory, impl: str, record: Path | None, snapshot_every: int) -> bool:
-    """Replay traffic and print the results; whether no rule was broken.
+    """Replay traffic and print the results. Returns whether no rule was broken.
 
     Raises:
-        CannotRunError: no request could run in this memory, or not in this mode.
-        LoadError: the implementation does not answer what scheduling needs.
+        CannotRunError: no request could run in this memory, or not in this mode. LoadError: the implementation's
+        answers lack parts that scheduling needs.
     """
     file, memory = traffic.file, traffic.memory
     out = Console()
@@ -239,7 +239,7 @@ def replay_and_show(traffic: Traffic, factory: Factory, impl: str, record: Path 
 
 
 def _timed(replay: Replay) -> Timed:
-    """Run it, with progress on standard error if that is a terminal."""
+    """Run a replay, with progress on standard error if that is a terminal."""
     text = "{task.fields[finished]:,} of {task.total:,} requests, {task.fields[steps]:,} operations, "
     columns = BarColumn(), TextColumn(text + "{task.fields[rate]:,.0f}/s"), TimeElapsedColumn()
     start = time.perf_counter()
@@ -289,7 +289,7 @@ def _table(replay: Replay, timed: Timed) -> Table:
 
 
 def _hybrid_rows(replay: Replay) -> list[tuple[str, str]]:
-    """The results in the pools that only hybrid models have."""
+    """The results for the pools of hybrid models."""
     tally, memory = replay.tally, replay.memory
     rows = []
     if memory.sliding_window:

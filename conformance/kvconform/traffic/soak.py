@@ -1,4 +1,4 @@
-"""`kvspec soak`: traffic in every combination of the scheduler's modes, again and again, every answer checked."""
+"""`kvspec soak`: endless traffic in every combination of the scheduler's modes, with every answer checked."""
 
 import random
 import time
@@ -39,7 +39,7 @@ SWITCHES: dict[str, tuple[dict[str, object], ...]] = {
     "forced retract": ({}, {"retract_interval": 1}, {"retract_interval": 4}),
     "aborts and closes": ({}, {"abort_interval": 5, "close_interval": 7}),
 }
-"""The scheduler's modes, each with the settings that it is tried with; `{}` is off."""
+"""Mode of the scheduler -> the settings to try; `{}` is off."""
 
 WITHOUT_SCHEDULER = "The same operations did not show it again without the scheduler."
 
@@ -54,11 +54,11 @@ class Combination(NamedTuple):
     page_size: int
     prefix_cache: bool
     pool: Pool
-    """The pool that the memory has besides pages and rows."""
+    """The pool of the memory besides pages and rows."""
 
 
 def combinations() -> Iterator[Combination]:
-    """Every mode with every other, at every page size, with the radix cache and the chunk cache, in every memory."""
+    """All combinations of modes, page sizes, radix cache or chunk cache, and memories."""
     for settings in product(*SWITCHES.values()):
         merged: dict[str, object] = {}
         for setting in settings:
@@ -75,12 +75,12 @@ class Soaked(NamedTuple):
     combination: Combination
     config: Config
     operations: Counter[str]
-    """Carried out and checked; none if the implementation lacks a feature that the run needs."""
+    """The operations carried out and checked; none if the implementation lacks a feature that the run needs."""
     failure: Failure | None
 
 
 def run_of(seed: int, number: int) -> tuple[Combination, Run]:
-    """One of endlessly many runs: every combination in turn, with other sizes and requests each time."""
+    """One of infinitely many runs: every combination in turn, with other sizes and requests each time."""
     every = _every()
     draw = random.Random(seed * 1_000_003 + number)
     combination = every[number % len(every)]
@@ -101,10 +101,10 @@ def _every() -> list[Combination]:
 
 
 def soak_run(factory: Factory, seed: int, number: int, folder: Path | None = None) -> Soaked:
-    """Carry one run out, every answer checked; its trace goes into `folder`, if one is given.
+    """Carry out one run with every answer checked. Its trace goes into `folder`, if given.
 
-    An implementation without sessions gets the requests that are no turns. A run ends where it needs a feature that is
-    lacking.
+    An implementation without sessions gets only requests that are not turns. A run ends when it needs a lacking
+    feature.
 
     Raises:
         OSError: the trace cannot be written.
@@ -139,7 +139,7 @@ def soak(
     budget: Budget,
     out: Path,
 ) -> bool:
-    """Take runs of traffic up to the budget or the first finding, and print the results; whether none was found.
+    """Take runs of traffic up to the budget or the first finding, and print them. Returns whether none was found.
 
     The shortest trace of a finding is printed, and written to `out`.
     """

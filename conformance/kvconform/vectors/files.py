@@ -1,4 +1,4 @@
-"""Where the vectors are: the one place that finds them, in the folders of their topics."""
+"""Finds the vectors in the folders of their topics."""
 
 from pathlib import Path
 
@@ -9,13 +9,13 @@ FOLDER = Path(__file__).parent
 """The vectors that come with kvspec, one folder a topic."""
 
 MEMORY = "memory"
-"""The topic that is of the memory level: the memory checker alone checks its vectors, without an implementation."""
+"""The topic of the memory level: the memory checker checks its vectors, without an implementation."""
 
 
 def vector_files(folder: Path | None = None) -> list[Path]:
     """The vector files in `folder` and in the folders below it, by name; without a folder kvspec's own.
 
-    Those of the memory level are not among kvspec's own: `memory_vector_files` has them.
+    Those of the memory level are not included: see `memory_vector_files`.
     """
     if folder is None:
         return [path for path in vector_files(FOLDER) if FOLDER / MEMORY not in path.parents]
@@ -40,7 +40,7 @@ def vector_file(name: str) -> Path:
 
 
 def own_name(path: Path) -> str:
-    """The name of a vector that comes with kvspec; nothing for any other file, and for one that is named by a path."""
+    """The name of a vector that comes with kvspec; empty for other files, and for a file given by path."""
     return path.stem if path.is_absolute() and path.is_relative_to(FOLDER) else ""
 
 

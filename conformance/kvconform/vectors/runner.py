@@ -21,7 +21,7 @@ Factory = Callable[[Config], Implementation]
 
 
 class ExpectationFailed(Exception):
-    """The answer at `step`, counted from 1, is permitted, but differs from the vector's expectation."""
+    """The answer at `step`, counted from 1, is permitted but differs from the vector's expectation."""
 
     def __init__(self, mismatch: Mismatch, step: int, op: Operation[Any]) -> None:
         """Add the place to the mismatch."""
@@ -42,12 +42,12 @@ class Evidence(NamedTuple):
     unchecked: Counter[str]
     """How often an answer lacked a value that a rule needs."""
     unreported: frozenset[tuple[str, str]]
-    """Such rules, and the fields that were left out."""
+    """Rules that could not be checked, with the fields that were left out."""
     reached: Counter[str]
-    """Noteworthy happenings: a check that never met its case has shown nothing."""
+    """Events that were reached: a check that never met its case has shown nothing."""
 
     def fields_for(self, rule: str) -> list[str]:
-        """The fields that were left out and that a rule needs."""
+        """The fields that a rule needs and that were left out."""
         return sorted(field for other, field in self.unreported if other == rule)
 
     @classmethod
@@ -72,14 +72,14 @@ class Evidence(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """How a vector or a trace came out."""
+    """The result of a vector or a trace."""
 
     operations: int
-    """Operations that were checked, the failing one included."""
+    """The number of checked operations, including the failing one."""
     evidence: Evidence
     finding: Failure | None
     line: int
-    """The line of the last operation that was checked."""
+    """The line of the last checked operation."""
 
 
 def run_vector(
@@ -89,12 +89,12 @@ def run_vector(
     *,
     figures: bool = True,
 ) -> Outcome:
-    """Carry a vector's operations out on a fresh implementation, up to the first finding.
+    """Carry out a vector's operations on a fresh implementation, up to the first finding.
 
-    Every answer and expectation is checked, and after each operation a snapshot. Expectations are worked out for an
-    implementation that does just what it is asked: after a permitted other choice (`NotedState.chosen`), the first
-    number that differs ends the comparison, and only the rules check the rest. `record` is given each operation with
-    its answer, snapshots included. `figures` as in `OracleProxy`.
+    Every answer and expectation is checked, and a snapshot after each operation. Expectations are for an implementation
+    that does no more than requested: after a permitted other choice (`NotedState.chosen`), the first different number
+    ends the comparison, and only the rules check the rest. `record` gets each operation with its answer, including
+    snapshots. `figures` as in `OracleProxy`.
     """
     model = QuickModel(vector.header.config, checker=Checker)
     expectations = Expectations()
@@ -124,13 +124,13 @@ def run_vector(
 
 
 def unchecked_rules(vector: Vector, outcome: Outcome) -> list[str]:
-    """The rules that a vector exercises and that no answer had enough values to check."""
+    """The rules that a vector exercises, but that no answer had enough values to check."""
     checked, unchecked = outcome.evidence.checked, outcome.evidence.unchecked
     return [rule for rule in vector.header.rules if unchecked[rule] and not checked[rule]]
 
 
 def carry_out(proxy: OracleProxy, op: Operation[Any]) -> None:
-    """Carry `op` out; a rightful refusal is one of its outcomes."""
+    """Carry out `op`; a correct refusal is one of its outcomes."""
     try:
         proxy(op)
     except Refusal:
@@ -138,7 +138,7 @@ def carry_out(proxy: OracleProxy, op: Operation[Any]) -> None:
 
 
 def unanswered(op: Operation[Any]) -> Operation[Any]:
-    """The operation alone, without its answer."""
+    """The operation without its answer."""
     return msgspec.structs.replace(op, obs=None, refused=None)
 
 
@@ -146,7 +146,7 @@ class Counterexample(NamedTuple):
     """A list of operations that ends in a finding."""
 
     operations: Sequence[Operation[Any]]
-    """With their answers. The last one is where it shows."""
+    """The operations with their answers. The last one has the finding."""
     finding: RuleBroken | ImplementationFailed
     must_refuse: bool = False
     """Whether the implementation failed at an operation that it should have refused."""

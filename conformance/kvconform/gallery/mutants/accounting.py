@@ -1,4 +1,4 @@
-"""Defects of the leak check itself: figures that cry wolf, or stay silent."""
+"""Defects of the leak check itself: figures that report false leaks, or miss leaks."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""Defects of names that are used again: a session with its next turn, a name that is used once more."""
+"""Defects of reused names: a session with its next turn, a name that is used again."""
 
 from kvconform.gallery.mutants.bug import Bug, Engine
 from kvref.request import SessionSlot

@@ -1,4 +1,4 @@
-"""A defect of the gallery, and the engine that its mutants are made of."""
+"""A defect of the gallery, and the engines that mutants derive from."""
 
 from collections.abc import Callable, Collection
 from typing import Literal, NamedTuple
@@ -18,7 +18,7 @@ from kvref.window_pool import SWAAllocator
 from kvspec.events import Config
 
 SYNTHETIC = "no document describes an engine that did this; it shows that the rule can fail"
-"""The note on a synthetic defect, wherever it is shown."""
+"""The note that is shown with each synthetic defect."""
 
 
 Pool = Literal["", "sliding_window", "recurrent_states"]
@@ -26,27 +26,27 @@ Pool = Literal["", "sliding_window", "recurrent_states"]
 
 
 class Bug(NamedTuple):
-    """One defect: one that an engine really had, or a synthetic one."""
+    """One defect: a real one of an engine, or a synthetic one."""
 
     name: str
     title: str
-    """The code's fault, in one line."""
+    """The fault of the code, in one line."""
     source: tuple[str, ...]
-    """The documents that describe it, of a synthetic one those that its rule comes from: pull requests by number."""
+    """The documents that describe it, or those of the rule for a synthetic one: pull requests by number."""
     rule: str
     """The rule that it breaks."""
     symptom: str
-    """How it shows in an engine."""
+    """Its symptom in an engine."""
     factory: Callable[[Config], Implementation] = Manager
     """The reference with the defect."""
     scheduler: type[Scheduler] = Scheduler
-    """The scheduler with the defect, where it is the scheduler's."""
+    """The scheduler with the defect, if the defect is the scheduler's."""
     also: tuple[str, ...] = ()
-    """Rules that are as rightly named first, where it depends on the next operation which one is."""
+    """Further rules that may be named first, depending on the next operation."""
     pool: Pool = ""
-    """The pool besides pages and rows that it shows in, if it needs one."""
+    """The pool besides pages and rows that shows it, if it needs one."""
     traffic: bool = True
-    """Whether traffic through the scheduler can show it, which takes one speculative step at a time."""
+    """Whether traffic through the scheduler can show it. The scheduler takes one speculative step at a time."""
     synthetic: bool = False
     """Whether no document describes an engine that did this: it shows that the rule can fail."""
 
@@ -57,12 +57,12 @@ class Bug(NamedTuple):
 
     @property
     def rules(self) -> tuple[str, ...]:
-        """The rules of which one must be named when the defect is found."""
+        """The rules; one of them must be named when the defect is found."""
         return self.rule, *self.also
 
 
 class _TrustingTokenAllocator(TokenAllocator):
-    """Takes back any page, as engines' allocators do: the free list is a tensor that is never searched."""
+    """Takes back any page, as engines' allocators do: their free list is a tensor that is never searched."""
 
     def free(self, pages: Collection[int]) -> None:
         self._in_use.difference_update(pages)
@@ -75,7 +75,7 @@ class _TrustingPagedAllocator(_TrustingTokenAllocator, PagedAllocator):
 
 
 class Engine(Manager):
-    """The reference with parts that a mutant may exchange, and an allocator that does not notice a double free."""
+    """The reference with replaceable parts, and with an allocator that does not notice double frees."""
 
     lacks = frozenset({"sliding_window", "recurrent_states"})
     rows_read = ("until_complete",)
@@ -97,7 +97,7 @@ class Engine(Manager):
 
 
 class TrustingSWAAllocator(SWAAllocator):
-    """The same for pages with a window side behind them."""
+    """The same for pages with window sides."""
 
     def __init__(self, num_pages: int, page_size: int, num_window_pages: int) -> None:
         super().__init__(num_pages, page_size, num_window_pages)
@@ -105,7 +105,7 @@ class TrustingSWAAllocator(SWAAllocator):
 
 
 class WindowEngine(Manager):
-    """The reference with a sliding window, with parts that a mutant may exchange."""
+    """The reference with a sliding window, with replaceable parts."""
 
     lacks = frozenset({"recurrent_states"})
     allocator_class: type[SWAAllocator] = TrustingSWAAllocator
@@ -129,7 +129,7 @@ class TrustingStatePool(_TrustingTokenAllocator, StatePool):
 
 
 class StateEngine(Manager):
-    """The reference with recurrent states, with parts that a mutant may exchange."""
+    """The reference with recurrent states, with replaceable parts."""
 
     lacks = frozenset({"sliding_window"})
     states_class: type[StatePool] = TrustingStatePool

@@ -1,4 +1,4 @@
-"""Defects of the release of a request: too little, or the same twice."""
+"""Defects of the release of a request: too little is released, or something twice."""
 
 from kvconform.gallery.mutants.bug import Bug, Engine
 from kvref.radix_cache import RadixCache

@@ -1,4 +1,4 @@
-"""Defects of the rows of `req_to_token`: freed too early, kept too long, given out by halves."""
+"""Defects of the rows of `req_to_token`: freed too early, kept too long, handed out to half a batch."""
 
 from collections.abc import Sequence
 

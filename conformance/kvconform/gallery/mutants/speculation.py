@@ -1,4 +1,4 @@
-"""Defects of speculative steps that are prepared before the one before them is verified (28754)."""
+"""Defects of speculative steps that are prepared before the previous one is verified (28754)."""
 
 from kvconform.gallery.mutants.bug import Bug, Engine
 from kvref.request import Run

@@ -12,9 +12,9 @@ class TierBug(NamedTuple):
 
     name: str
     title: str
-    """The code's fault, in one line."""
+    """The fault of the code, in one line."""
     rules: tuple[str, ...]
-    """The rules of which one must be named when it is found."""
+    """The rules; one of them must be named when it is found."""
     engine: type[TieredEngine]
 
 

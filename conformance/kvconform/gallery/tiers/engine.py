@@ -38,7 +38,7 @@ class _PassWaitsForOneLoad(TieredEngine):
 
 @defect("hit-on-loading-page-does-not-wait", "a second reader of a page in loading does not wait", "MEM-RACE")
 class _MatchForgetsLoads(TieredEngine):
-    """Another request that finds a page while it is loaded does not wait for it."""
+    """Another request that hits a page while it is being loaded does not wait for it."""
 
     def loads_of(self, node: Node) -> list[int]:
         return super().loads_of(node) if node.locks == 1 else []
@@ -60,7 +60,7 @@ class _DevicePageEvictedWhileCopied(TieredEngine):
 
 @defect("source-unpinned", "a backup neither pins its source nor keeps it from eviction", "MEM-USE", "MEM-RACE")
 class _SourceEvictedUnpinned(_DevicePageEvictedWhileCopied):
-    """Neither pins nor looks: the page of a backup is handed on, and overwritten, while it is read."""
+    """Neither pins nor checks: the page of a backup is reused and overwritten while it is read."""
 
     transfers_type = Unpinned
 
@@ -93,7 +93,7 @@ class _HostNameKept(TieredEngine):
 
 @defect("failed-load-goes-on", "requests go on with what was not loaded", "MEM-NAME", "MEM-WRITTEN", "MEM-DELIVER")
 class _ReadersOfAFailedLoadGoOn(TieredEngine):
-    """The load that failed counts as done."""
+    """A failed load counts as done."""
 
     def see_transfer(self, id: int, failed: bool = False) -> None:
         transfer = self.transfers.in_flight[id]
@@ -108,7 +108,7 @@ class _ReadersOfAFailedLoadGoOn(TieredEngine):
 
 @defect("failed-results-delivered", "tokens of a request that was taken back are delivered", "MEM-DELIVER")
 class _ResultsOfAFailedLoadDelivered(TieredEngine):
-    """A pass's output is delivered though its request was taken back meanwhile."""
+    """A pass's output is delivered although its request was withdrawn meanwhile."""
 
     def see_pass(self, id: int) -> None:
         for run, _, _, samples in self.passes[id]:
@@ -169,7 +169,7 @@ class _SharedPageNotCounted(TieredEngine):
 
 @defect("tail-lost", "the last page of a request is not released", "MEM-LEAK")
 class _TailLost(TieredEngine):
-    """The last page of a request that is let go is forgotten."""
+    """The last page of a released request is forgotten."""
 
     def retract(self, name: str) -> None:
         table = self.requests[name].table
@@ -199,7 +199,7 @@ class _LockKept(TieredEngine):
 
 @defect("shared-pages-freed", "shared pages are given back with one's own", "MEM-COUNT", "MEM-TAKE")
 class _SharedPagesFreed(TieredEngine):
-    """A request that is let go gives back its shared pages, too."""
+    """A released request also frees its shared pages."""
 
     def retract(self, name: str) -> None:
         request = self.requests[name]
@@ -210,7 +210,7 @@ class _SharedPagesFreed(TieredEngine):
 
 @defect("private-pages-lost", "released pages do not return to the free list", "MEM-COUNT")
 class _PrivatePagesLost(TieredEngine):
-    """References are taken back, and the pages do not return to the free list."""
+    """References are released, but the pages do not return to the free list."""
 
     def retract(self, name: str) -> None:
         request = self.requests[name]
@@ -254,7 +254,7 @@ class _HitOnOtherTokens(TieredEngine):
 
 @defect("rejected-tokens-published", "what a page holds is not what it is published for", "MEM-NAME")
 class _LearnedWrongly(TieredEngine):
-    """Tokens that were rejected stay in the page that is published."""
+    """Rejected tokens stay in the published page."""
 
     def publish(self, request: Request) -> None:
         emit = self.emit

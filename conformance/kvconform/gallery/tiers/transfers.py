@@ -40,7 +40,7 @@ class _BackupPublishedEarly(Transfers):
 
 @defect("prefetch-published-early", "the name of a failed prefetch stays", "MEM-NAME")
 class _PrefetchPublishedEarly(Transfers):
-    """The name is there before the page is, and stays when the prefetch fails."""
+    """A page is published before it is prefetched, and stays published when the prefetch fails."""
 
     def prefetch(self, id: int, node: Node) -> None:
         super().prefetch(id, node)
@@ -92,7 +92,7 @@ class _UnpinnedTwice(Transfers):
 
 @defect("host-page-lost-after-load", "a loaded page leaves the host and is not free", "MEM-COUNT")
 class _HostPageLostAfterLoad(Transfers):
-    """A page that was loaded leaves the host, and does not return to its free list."""
+    """A loaded page leaves the host, but does not return to its free list."""
 
     def after_load(self, id: int, transfer: Transfer) -> None:
         super().after_load(id, transfer)

@@ -24,20 +24,20 @@ from kvconform.vectors.runner import check_again
 from kvspec.events import Config, Operation
 
 DESCRIBED = 20
-"""Kinds of findings that are described in full; each further one gets a line."""
+"""The most kinds of findings that are described in full. Each further one gets a line."""
 
 
 def check(path: Path, trace: TraceReader, how: Check) -> Checked:
     """Check one trace and print its findings.
 
     Raises:
-        InputError: a line cannot be used, and nothing was found before it.
+        InputError: a line is invalid, and nothing was found before it.
     """
     config, consoles = trace.header.config, how.consoles
     out = consoles.details
     whole = check_whole(config, trace, how.baseline, how.progress, first_only=how.first)
     if how.follow:
-        forgive()  # nothing else ends it
+        forgive()  # only an interrupt ends it
     if whole.problem is not None:
         if not whole.found:
             raise whole.problem

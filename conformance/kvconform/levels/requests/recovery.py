@@ -1,4 +1,4 @@
-"""Checks a request-level trace to its end: after a finding the model goes on from the state that it expected.
+"""Checks a request-level trace to its end: after a finding the model continues from the expected state.
 
 It carries out the operation again without the recorded answer, so the rest of the trace is checked against the state
 that the specification requires. For an operation that should have been refused, or an eviction of pages that could
@@ -24,30 +24,30 @@ class Found:
     """Findings of one rule at one kind of operation."""
 
     def __init__(self, finding: RuleBroken, line: int) -> None:
-        """The first of them, on `line`."""
+        """Begin with the first finding, on `line`."""
         self.finding = finding
         self.line = line
         self.count = 1
 
 
 class Whole(NamedTuple):
-    """How a trace came out."""
+    """The result of a trace."""
 
     operations: int
-    """Operations that were checked."""
+    """The number of checked operations."""
     evidence: Evidence
     found: list[Found]
-    """In the order in which they were first met, without what is accepted. All but the first may follow from it."""
+    """The findings in the order of their first occurrence, without known ones. All may follow from the first."""
     first: RuleBroken | None
-    """The very first finding, known or not."""
+    """The first finding of all, known or not."""
     lost: str | None
-    """Where and why the check ended before the trace did."""
+    """Where and why the check ended before the trace."""
     problem: InputError | None
-    """The line that could not be used; all lines before it are checked."""
+    """The invalid line; all lines before it are checked."""
 
 
 class Recovery:
-    """A model that goes on after a finding, as long as it knows the state."""
+    """A model that continues after a finding, as long as it knows the state."""
 
     def __init__(self, config: Config) -> None:
         """An empty memory manager of the given sizes."""
@@ -55,7 +55,7 @@ class Recovery:
         self.lost: str | None = None
 
     def step(self, op: Operation[Any]) -> Violation | None:
-        """Check one operation and its answer; the violation, if there is one."""
+        """Check one operation and its answer. Returns the violation, if any."""
         try:
             self.model.step(op)
         except Violation as violation:
@@ -86,7 +86,7 @@ def check_whole(
 ) -> Whole:
     """Check recorded operations, each with its line, to the end or until the state is lost.
 
-    `first_only` stops at the first finding that is not known.
+    `first_only` stops at the first unknown finding.
     """
     recovery = Recovery(config)
     found: dict[tuple[str, type], Found] = {}
@@ -117,7 +117,7 @@ def check_whole(
 
 
 def check_later(operations: Sequence[Operation[Any]], config: Config, said: set[str]) -> Counterexample | None:
-    """The counterexample of the last operation, if the findings before it are all in `said`."""
+    """The counterexample of the last operation, if all findings before it are in `said`."""
     recovery = Recovery(config)
     for step, op in enumerate(operations, start=1):
         violation = recovery.step(op)

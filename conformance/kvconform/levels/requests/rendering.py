@@ -1,6 +1,6 @@
 """Renders request-level traces and findings; only this module reads the model for them.
 
-A `Renderer` follows a trace and keeps the chosen moments, each with all pools as the model has them.
+A `Renderer` follows a trace and keeps the chosen moments, each with all pools of the model.
 """
 
 import traceback
@@ -42,13 +42,13 @@ from kvspec.rules import Rule as KeptRule
 from kvtrace.operations import with_pages
 
 EXPLAINED = 500
-"""Operations of a trace up to which the facts of the model are listed with their lines."""
+"""The most operations of a trace for which the facts of the model are listed with their lines."""
 _WRITTEN_OUT = 160
-"""Numbers of a list that are written out; a longer list stays in runs."""
+"""The most numbers of a list that are written out; a longer list stays in runs."""
 _LOOKED_AT = 10_000
-"""Numbers of a list that are looked at one by one."""
+"""The most numbers of a list that are examined one by one."""
 _FRAMES = 5
-"""Frames of the implementation's traceback that are shown, the innermost ones."""
+"""The most frames of the implementation's traceback that are shown, the innermost ones."""
 
 FIELDS = {
     "pages": ("pages", "freed", "evicted"),
@@ -58,17 +58,17 @@ FIELDS = {
 }
 """Pool -> the answer fields that hold its numbers."""
 BLAMED = {"SWA": "window pages", "MAMBA": "state slots"}
-"""Prefix of a rule's id -> the pool whose numbers it disputes; any other rule disputes pages."""
+"""Prefix of a rule's id -> the pool with disputed numbers; other rules dispute pages."""
 
 Chosen = Callable[[int, Operation[Any], State], bool]
 """Whether the moment after a step is kept, by the step, its operation, and the state after it."""
 
 
 class Renderer:
-    """Goes along with a trace."""
+    """Follows a trace."""
 
     def __init__(self, config: Config, chosen: Chosen = lambda *_: True, request: str | None = None) -> None:
-        """Nothing has happened yet. Of batches only the part of `request` is described, if one is given."""
+        """Begin with an empty memory. With a `request` only its part of batches is described."""
         self.config = config
         self._request = request
         self.recovery = Recovery(config)
@@ -77,9 +77,9 @@ class Renderer:
         self._steps = 0
 
     def step(self, line: int, given: Operation[Any]) -> Violation | None:
-        """One operation, which stands on `line`; what it breaks.
+        """Follow the operation on `line`. Returns its violation, if any.
 
-        One without an answer is answered by the model itself.
+        The model itself answers an operation without an answer.
         """
         self._steps += 1
         op = msgspec.structs.replace(given)
@@ -127,9 +127,9 @@ def finding_of(
     shortest: Shortest,
     original: Iterable[tuple[int, Operation[Any]]] = (),
 ) -> Finding:
-    """The finding, by the shortest counterexample; where there is none, by the operations of the `original` itself.
+    """The finding, from the shortest counterexample, or without one from the operations of the `original`.
 
-    These come with their lines and answers, and end in the failure.
+    These have their lines and answers, and end in the failure.
     """
     shown = shortest.counterexample
     if shown is not None:
@@ -164,7 +164,7 @@ def finding_of(
 
 
 def place_of(failure: Failure, file: Path | str, line: int = 0, vector: str = "") -> Place:
-    """Where it was met."""
+    """The place of a failure."""
     return Place(str(file), line, failure.step, "" if failure.op is None else tag(failure.op), vector)
 
 
@@ -182,7 +182,7 @@ class _Rendered(NamedTuple):
     facts: list[str]
     ledger: list[Reference]
     due: KeptRule | None = None
-    """Where the implementation failed at the last operation, the rule by which it had to carry it out, or refuse it."""
+    """If the implementation failed at the last operation: the rule by which it had to carry it out or refuse it."""
 
 
 def _rendered(
@@ -213,7 +213,7 @@ def _rendered(
 
 
 def _due(model: Model, op: Operation[Any]) -> KeptRule:
-    """The rule by which `model` refuses an operation, or that by which it carries it out. The model steps."""
+    """The rule by which `model` refuses an operation or carries it out. The model steps."""
     try:
         model.step(unanswered(op))
     except Refusal as refusal:
@@ -261,7 +261,7 @@ def holders(model: Model, last: Operation[Any] | None = None) -> Iterator[str]:
 
 
 def _about(op: Operation[Any], state: State) -> list[str]:
-    """The requests and sessions that an operation names, and the sessions whose turns these requests are."""
+    """The requests and sessions that an operation names, and the sessions of these requests."""
     names = list(names_in(op))
     turns = [state.requests[name].session for name in names if name in state.requests]
     return list(dict.fromkeys([*names, *(session for session in turns if session is not None)]))
@@ -270,7 +270,7 @@ def _about(op: Operation[Any], state: State) -> list[str]:
 def _holder(name: str, view: Held, state: State) -> str:
     table = state.tables[state.rows[view.row]]
     pages = dict.fromkeys(table[: ceil_pages(view.allocated_len, state.config.page_size)])
-    # The model invents numbers, which are not positive, for those that the implementation did not report.
+    # The model invents numbers, which are not positive, for unreported ones.
     numbers = spans(pages) if all(page > 0 for page in pages) else "not reported"
     row = f"row {view.row if view.row >= 0 else 'not reported'}, " if state.config.num_rows else ""
     return (
@@ -280,12 +280,12 @@ def _holder(name: str, view: Held, state: State) -> str:
 
 
 def _few_written_out(runs: Runs) -> Runs:
-    """Few numbers one by one; many stay in runs."""
+    """A few numbers one by one; many stay in runs."""
     return expand(runs) if count(runs) <= _WRITTEN_OUT else runs
 
 
 def _rows_of(op: Operation[Any], state: State) -> set[int]:
-    """The rows of what an operation names, slots of sessions too: where a length or the operation itself is wrong."""
+    """The rows of the requests and session slots that an operation names: there a length or the operation is wrong."""
     requests = [state.requests[name] for name in names_in(op) if name in state.requests]
     sessions = {getattr(op, "session", None), *(request.session for request in requests)}
     slots = [state.sessions[name] for name in sessions if name in state.sessions]
@@ -294,7 +294,7 @@ def _rows_of(op: Operation[Any], state: State) -> set[int]:
 
 
 def disputed(failure: object) -> dict[str, set[int]]:
-    """For each pool what the answer is wrong about."""
+    """For each pool the numbers that the answer is wrong about."""
     if isinstance(failure, Violation) and failure.wrong:
         return {pool: {*numbers} for pool, numbers in failure.wrong.items()}
     if isinstance(failure, Violation) and isinstance(failure.expected, list) and isinstance(failure.observed, list):
@@ -315,7 +315,7 @@ def _cells(state: State, pool: str, named: set[int], wrong: set[int]) -> dict[st
             used = ((slot, _state_slot(state, slot)) for slot in state.state_owner)
         case _:
             used = ((row, _row(state, row)) for row in state.rows)
-    first = 0 if pool == "rows" else 1  # the model invents lower numbers for those that were not reported
+    first = 0 if pool == "rows" else 1  # the model invents lower numbers for unreported ones
     cells = {number: cell for number, cell in used if number >= first}
     for number in named | wrong:
         if number >= first:

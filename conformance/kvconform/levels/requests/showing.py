@@ -1,4 +1,4 @@
-"""A trace or vector of operations, to be shown."""
+"""Shows a trace or vector of operations."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -41,7 +41,7 @@ class Replay:
                 return
 
     def rendered(self, wanted: Wanted, centre: int | None, last: int) -> tuple[Trace, list[str]]:
-        """The wanted events, and the holders behind a wanted line."""
+        """The wanted events, and the holders after a wanted line."""
         renderer = Renderer(self._config, _chosen(wanted, centre, last), wanted.request)
         after: list[str] = []
         for number, (line, op) in enumerate(self._operations(), start=1):
@@ -53,7 +53,7 @@ class Replay:
         return renderer.trace(), after
 
     def drawn(self, cells: dict[str, Any], pool: str | None, page: str) -> list[str]:
-        """The first pool: pages, and not the row of that number."""
+        """The first pool: the page, and not the row, of that number."""
         return [name for name in cells if pool in (None, name)][:1]
 
 

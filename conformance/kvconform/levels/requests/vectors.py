@@ -34,14 +34,14 @@ class Results(NamedTuple):
     run: list[tuple[Vector, Outcome]]
     unsupported: list[tuple[Vector, frozenset[str]]]
     failed: list[tuple[Vector, Outcome]]
-    """Those with a finding that is not known."""
+    """The vectors with an unknown finding."""
 
 
 def run(vectors: Sequence[Vector], task: Task, baseline: Baseline, factory: Factory | None, report: Report) -> Ran:
     """Run vectors on an implementation.
 
     Raises:
-        LoadError: it supports none of them.
+        LoadError: the implementation supports none of them.
     """
     assert factory is not None
     results = _run_all(vectors, factory, task, baseline)
@@ -123,7 +123,7 @@ def _in_numbers(results: Results, baseline: Baseline) -> str:
 
 
 def findings_of(failed: Sequence[tuple[Vector, Outcome]], factory: Factory) -> list[Finding]:
-    """The findings of failed vectors. Vectors with the same failure share one, that of the shortest run."""
+    """The findings of failed vectors. Vectors with the same failure share the finding of the shortest run."""
     groups: dict[object, list[tuple[Vector, Outcome]]] = {}
     for vector, outcome in failed:
         if outcome.finding is not None:
@@ -142,7 +142,7 @@ def findings_of(failed: Sequence[tuple[Vector, Outcome]], factory: Factory) -> l
 
 
 def _same(failure: Failure) -> object:
-    """The rule and the operation of a finding: findings that agree in both are most likely one defect."""
+    """The rule and the operation of a finding: findings that agree in both are probably one defect."""
     match failure:
         case RuleBroken():
             return failure.rule.id, type(failure.op)
@@ -152,7 +152,7 @@ def _same(failure: Failure) -> object:
 
 
 def finding_of_run(vector: Vector, outcome: Outcome, factory: Factory) -> Finding:
-    """The finding of a failed vector, by the shortest part that shows it."""
+    """The finding of a failed vector, with the shortest part that shows it."""
     failure = outcome.finding
     assert failure is not None
     shortest = shortest_of_run(vector, outcome, factory)
@@ -165,7 +165,7 @@ def finding_of_run(vector: Vector, outcome: Outcome, factory: Factory) -> Findin
 
 
 def _carried_out(vector: Vector, failure: Failure, factory: Factory) -> list[tuple[int, Operation[Any]]]:
-    """The operations of a vector with their answers and lines, up to the one that failed.
+    """The operations of a vector with their answers and lines, up to the failed one.
 
     The vector runs once more for the answers; the last operation keeps the answer that failed.
     """
@@ -203,7 +203,7 @@ def _run_one(vector: Vector, factory: Factory, impl: str, folder: Path | None) -
 
 
 def _method_of(factory: Factory, operation: str) -> Place | None:
-    """The source line of the adapter's method for an operation; `None` if the adapter is no class."""
+    """The source line of the adapter's method for an operation; `None` if the adapter is not a class."""
     method = getattr(factory, operation, None) if isinstance(factory, type) else None
     try:
         method = inspect.unwrap(method) if method is not None else None

@@ -1,7 +1,7 @@
-"""The model, faster: the steps of a decode batch are counted, and written into the state when it is read.
+"""A faster model: the steps of a decode batch are counted, and written into the state when it is read.
 
 `decode_batch` has the steps of such a batch, `effects` their memory events. A caller that reads the state after each
-step, as exploring does, gains nothing by it.
+step, as exploring does, gains nothing.
 """
 
 from kvconform.oracle import Model, NotedState, carry_out
@@ -11,7 +11,7 @@ from kvspec.rules import Violation
 
 
 class QuickModel(Model):
-    """A model that takes decode steps together."""
+    """A model that batches decode steps."""
 
     @property
     def state(self) -> NotedState:
@@ -39,7 +39,7 @@ class QuickModel(Model):
         try:
             carry_out(state, op)
         except Violation:
-            if steady.settle():  # what the batch had by then belongs to what is said
+            if steady.settle():  # the violation includes the state of the batch
                 carry_out(state.copy(), op)
             raise
         if state.memory is not None:

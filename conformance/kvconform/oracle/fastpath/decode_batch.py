@@ -34,7 +34,7 @@ from kvspec.tokens import Tokens
 
 
 class Member(NamedTuple):
-    """A request of the batch, as it was when it joined."""
+    """A request of the batch, in its state at joining."""
 
     req: str
     record: int
@@ -42,22 +42,22 @@ class Member(NamedTuple):
     before: Lengths
     tokens: Tokens
     since: int
-    """Steps that the batch had made by then."""
+    """The steps of the batch before it joined."""
 
 
 class Steady:
-    """The decode batch of a state that goes on, if there is one."""
+    """The steady decode batch of a state, if there is one."""
 
     def __init__(self, state: NotedState) -> None:
-        """None yet."""
+        """Begin without a batch."""
         self._state = state
         self._decoded: list[str] = []
-        """The requests of the last plain decode step, if nothing but launches and completions came after it."""
+        """The requests of the last plain decode step, if only launches and completions followed it."""
         self._members: dict[str, Member] = {}
         """The requests of the batch; empty if there is no steady batch."""
         self._names: frozenset[str] = frozenset()
         self._rests: dict[str, list[int]] = {}
-        """Their tokens that are not split into pages."""
+        """Request -> its tokens that are not yet split into pages."""
         self._passages: list[Passage] = []
         """A launch's passages for them. Launches in flight share the list, so it is never changed."""
         self._opening: dict[int, list[tuple[Member, int]]] = {}
@@ -65,14 +65,14 @@ class Steady:
         self._last = 0
         """The last step for which the rows have room."""
         self._decodes = self._launches = self._completions = 0
-        """Steps that went on so far."""
+        """The numbers of steps so far."""
         self._in_flight: dict[int, frozenset[str] | None] = {}
-        """Launches of these steps -> whose tokens are due; `None`: one of them has left, and may get none."""
+        """Launch of these steps -> the requests that get tokens; `None`: one of them has left, and may get none."""
         self._onward: Onward | None = None
         """The batch's memory events, if there is a memory checker."""
 
     def step(self, op: Operation[Any]) -> bool:
-        """Whether an operation is the next one of the batch; if so it is checked and applied.
+        """Check and apply an operation if it is the next one of the batch. Returns whether it is.
 
         Raises:
             Violation: the answer is not allowed.
@@ -88,16 +88,16 @@ class Steady:
         return type(op) is Complete and op.launch in self._in_flight and self._complete(op)
 
     def make_way(self, op: Operation[Any]) -> None:
-        """An operation comes that is not one of a batch that goes on; a launch or a completion may begin one."""
+        """Make way for an operation that does not continue the batch. A launch or a completion may begin one."""
         if self._onward is not None:
             self._onward.catch_up()
         if not (self._members and self._beside(op)) and (self._members or type(op) not in (Launch, Complete)):
             self.settle()
 
     def _beside(self, op: Operation[Any]) -> bool:
-        """Whether the batch goes on beside an operation, which looks at nothing that is not written yet."""
+        """Whether the batch continues beside an operation, which reads nothing that is not written yet."""
         state = self._state
-        if type(op) is Complete:  # of a launch before all of the batch
+        if type(op) is Complete:  # of a launch before the batch
             return op.launch not in self._in_flight
         chosen = type(op) is Extend and op.refused is None
         if state.config.sliding_window or (self._in_flight and (self._onward is not None or chosen)):
@@ -128,14 +128,14 @@ class Steady:
         self._in_flight = dict.fromkeys(self._in_flight)
 
     def note(self, op: Operation[Any]) -> None:
-        """Such an operation was carried out."""
+        """Note that such an operation was carried out."""
         if type(op) is Decode:
             memory, config = self._state.memory, self._state.config
             if op.n == 1 and not config.num_states and (memory is None or appends(memory)):
                 self._decoded = [*op.reqs]
 
     def _join(self, reqs: Sequence[str]) -> bool:
-        """Requests of a decode step that nothing stands in the way of join the batch; false if there are others."""
+        """Let requests of a decode step join the batch, if nothing prevents it. Returns false if some cannot."""
         state, page_size, since = self._state, self._state.config.page_size, self._decodes
         passages = self._passages.copy()
         for req in reqs:
@@ -232,7 +232,7 @@ class Steady:
         return True
 
     def settle(self) -> bool:
-        """Write what the batch has done into the state; it goes on no more. Whether there was one."""
+        """End the batch, and write its steps into the state. Returns whether there was one."""
         going_on = bool(self._members)
         if going_on:
             self._write(self._members.values())

@@ -18,28 +18,28 @@ def appends(memory: Memory) -> bool:
 
 
 class Onward:
-    """A decode batch that goes on, and the memory below."""
+    """A steady decode batch, and the memory below it."""
 
     def __init__(self, memory: Memory) -> None:
-        """The batch is empty."""
+        """Begin with an empty batch."""
         assert isinstance(memory.checker, Checker)
         self._memory = memory
         self._appending = Appending(memory.checker.state, FORWARD)
         self._batch: dict[int, int] = {}
-        """Record -> how many positions it has before the first step, as if it had been there from then on."""
+        """Record -> its positions before the first step, as if it had been in the batch from the beginning."""
         self._since: dict[int, int] = {}
         """Record -> the step after which it joined."""
         self._whole: dict[int, None] = {}
-        """Records whose part in the next launch is emitted."""
+        """Records with a part in the next launch that is emitted."""
         self._begun: dict[int, tuple[int, list[Begin]]] = {}
-        """Launch in flight -> the step, and its operations as they were emitted."""
+        """Launch in flight -> the step, and its emitted operations."""
         self._waiting: tuple[State, int, int] | None = None
-        """The launch in flight and its step, if it is not emitted yet; the next other event emits it."""
+        """The launch in flight and its step, if it is not emitted yet. The next other event emits it."""
         self._several = len(memory.passes([])) > 1
-        """Whether a launch is several operations: each is emitted."""
+        """Whether a launch is several operations, each of which is emitted."""
 
     def join(self, record: int, committed: int, step: int) -> None:
-        """A record joins the batch after a step, with so many positions."""
+        """A record joins the batch after a step, with `committed` positions."""
         self.catch_up()
         self._batch[record], self._since[record], self._whole[record] = committed - step, step, None
         self._admit(step)
@@ -104,7 +104,7 @@ class Onward:
         self._memory.check()
 
     def part(self, record: int) -> None:
-        """A record leaves the batch, while none of its launches is in flight."""
+        """A record leaves the batch. None of its launches is in flight."""
         self._leave(record)
         del self._batch[record], self._since[record], self._whole[record]
 
