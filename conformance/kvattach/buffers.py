@@ -11,7 +11,7 @@ from typing import Any
 
 from kvattach.hooks import Hooks
 from kvattach.streams import Streams
-from kvspec.memory.events import Begin, OpId, Pool, Release, Take, Use
+from kvspec.memory.events import Begin, OpId, Pages, Pool, Release, Take, Use
 
 BUFFERS = "buffers"
 """The pool, and the holder of all that is in it."""
@@ -27,11 +27,11 @@ class Buffers:
     def __init__(self, hooks: Hooks, streams: Streams) -> None:
         """None is followed."""
         self._hooks, self._streams = hooks, streams
-        self._pages: dict[object, int] = {}
-        """Buffer -> its page."""
-        self._free = list(range(PAGES))[::-1]
-        self._tensors: dict[object, tuple[weakref.ref[Any], int, Use]] = {}
-        """Index tensor, by identity -> itself, how often it was written to, and the use of it."""
+        self._uses: dict[object, Use] = {}
+        """Buffer -> the use of its page."""
+        self._free: Pages = [*range(PAGES)][::-1]
+        self._tensors: dict[object, tuple[weakref.ref[Any], int | None, Use]] = {}
+        """Index tensor, by identity -> itself, how often it was written to (`None`: not counted), and the use of it."""
         self._gone: list[object] = []
         self._filled: dict[int, int] = {}
         """Page -> the operation on a stream that wrote it last."""
@@ -44,25 +44,26 @@ class Buffers:
 
     def clear(self) -> None:
         """A new trace begins."""
-        self._pages.clear()
+        self._uses.clear()
         self._tensors.clear()
         self._gone.clear()
         self._filled.clear()
-        self._free = list(range(PAGES))[::-1]
+        self._free = [*range(PAGES)][::-1]
 
     def use(self, *buffers: object) -> list[Use]:
         """The uses of these buffers, each identified by a name that never changes. New buffers are taken."""
-        fresh = [buffer for buffer in dict.fromkeys(buffers) if buffer not in self._pages][: len(self._free)]
+        known = self._uses
+        fresh = [buffer for buffer in buffers if buffer not in known]
         if fresh:
-            taken = {buffer: self._free.pop() for buffer in fresh}
-            self._pages |= taken
-            self._hooks.emit(Take(BUFFERS, BUFFERS, [*taken.values()]))
-        pages = [self._pages[buffer] for buffer in buffers if buffer in self._pages]
-        return [Use(pool=BUFFERS, pages=[page], holder=BUFFERS) for page in pages]
+            taken = {buffer: self._free.pop() for buffer in [*dict.fromkeys(fresh)][: len(self._free)]}
+            known |= {buffer: Use(pool=BUFFERS, pages=[page], holder=BUFFERS) for buffer, page in taken.items()}
+            if taken:
+                self._hooks.emit(Take(BUFFERS, BUFFERS, [*taken.values()]))
+        return [known[buffer] for buffer in buffers if buffer in known]
 
     def release(self, *buffers: object) -> None:
         """Buffers are given back: the next new buffers may take their places."""
-        pages = [self._pages.pop(buffer) for buffer in buffers if buffer in self._pages]
+        pages = [page for buffer in buffers if buffer in self._uses for page in self._uses.pop(buffer).pages]
         if pages:
             self._free += pages
             self._hooks.emit(Release(BUFFERS, BUFFERS, [*pages]))
@@ -95,20 +96,23 @@ class Buffers:
 
         Those that are new, or were written to since the last look, are written on the current stream, in `at`.
         """
-        self._collect()
-        fresh = dict.fromkeys(key for key in map(id, tensors) if key not in self._tensors)
-        taken = dict(zip(fresh, self.use(*fresh), strict=False))
+        if self._gone:
+            self._collect()
+        known = self._tensors
+        self.use(*[id(tensor) for tensor in tensors if id(tensor) not in known])
         written, seen = [], []
         for tensor in tensors:
-            key, version = id(tensor), 0 if tensor.is_inference() else tensor._version
-            known = self._tensors.get(key)
-            use = taken.get(key) if known is None else known[2]
-            if use is None:
+            key = id(tensor)
+            if key in known:
+                kept, version, use = known[key]
+                changed = version is not None and version != tensor._version
+            elif key in self._uses:
+                kept, use, changed = weakref.ref(tensor, partial(self._died, key)), self._uses[key], True
+            else:
                 continue
-            if known is None or known[1] != version:
+            if changed:
                 written.append(use)
-                kept = weakref.ref(tensor, partial(self._died, key)) if known is None else known[0]
-                self._tensors[key] = kept, version, use
+                known[key] = kept, None if tensor.is_inference() else tensor._version, use
             seen.append(use)
         if written:
             queued = self._streams.begin(at, [], written)

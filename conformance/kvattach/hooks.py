@@ -82,10 +82,19 @@ class Hooks:
         original = getattr(owner, name)
 
         def hooked(*args: Any, **kwargs: Any) -> Any:
-            seen = self.guarded(before, *args, **kwargs) if before is not None else None
+            # As `guarded`, without its call: hooks are called many times a step.
+            seen = None
+            if before is not None and self.problem is None:
+                try:
+                    seen = before(*args, **kwargs)
+                except BaseException as error:
+                    self._caught(before, error)
             answer = original(*args, **kwargs)
-            if after is not None:
-                self.guarded(after, seen, answer, *args, **kwargs)
+            if after is not None and self.problem is None:
+                try:
+                    after(seen, answer, *args, **kwargs)
+                except BaseException as error:
+                    self._caught(after, error)
             return answer
 
         hooked.__wrapped__ = original  # type: ignore[attr-defined]
@@ -118,13 +127,15 @@ class Hooks:
             return None
         try:
             return do(*args, **kwargs)
-        except RuleBroken:
-            raise
         except BaseException as error:
-            if not is_error(error):
-                raise
-            self._fails(getattr(do, "__qualname__", str(do)), error)
+            self._caught(do, error)
             return None
+
+    def _caught(self, do: Callable[..., Any], error: BaseException) -> None:
+        """A hook raised this: the trace ends, unless the engine must stop, or the process ends."""
+        if isinstance(error, RuleBroken) or not is_error(error):
+            raise error
+        self._fails(getattr(do, "__qualname__", str(do)), error)
 
     def _fails(self, where: str, error: BaseException) -> None:
         self.problem = f"{where}: {type(error).__name__}: {error}"

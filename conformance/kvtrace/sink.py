@@ -35,7 +35,7 @@ BLOCK = 4 * 1024
 """The least bytes of lines in a block of a Zstandard frame; one block for each line makes files four times as long."""
 
 LEVEL = 1
-"""Of Zstandard's compression: its default makes the same files of these lines in twice the time."""
+"""Of Zstandard's compression: its default makes files of about the same size in twice the time."""
 
 _PACKED = (".gz", ".zst")
 
