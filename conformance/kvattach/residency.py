@@ -26,18 +26,26 @@ class Run:
         self.grown(tokens)
         known = self._labels[first:stop]
         promised = range(first + len(known), stop)
-        self._promised.update(promised)
-        return known + [f"{self.name}#{index}" for index in promised]
+        if promised:
+            self._promised.update(promised)
+            known += [f"{self.name}#{index}" for index in promised]
+        return known
 
-    def grown(self, tokens: Sequence[int]) -> list[Unify]:
-        """Unify the labels of the pages that these tokens fill."""
+    @property
+    def labelled(self) -> int:
+        """The tokens of the pages whose labels are known."""
+        return len(self._labels) * self._size
+
+    def grown(self, tokens: Sequence[int], start: int = 0) -> list[Unify]:
+        """Unify the labels of the pages that these tokens, from position `start` on, fill; all before are labelled."""
         learnt = []
-        for index in range(len(self._labels), len(tokens) // self._size):
-            page = tuple(tokens[index * self._size : (index + 1) * self._size])
-            self._labels.append(self._chained(self._labels[-1] if self._labels else self.whose, page))
+        labels, size = self._labels, self._size
+        for index in range(len(labels), (start + len(tokens)) // size):
+            page = tuple(tokens[index * size - start : (index + 1) * size - start])
+            labels.append(self._chained(labels[-1] if labels else self.whose, page))
             if index in self._promised:
                 self._promised.remove(index)
-                learnt.append(Unify(f"{self.name}#{index}", self._labels[-1]))
+                learnt.append(Unify(f"{self.name}#{index}", labels[-1]))
         return learnt
 
     def _chained(self, before: str, page: tuple[int, ...]) -> str:

@@ -71,17 +71,14 @@ class Streams:
         queued = self._queued
         on = self.name(stream)
         self._hooks.emit(Begin(queued, on, reads, writes, copies or [], reads_own_writes=reads_own_writes, at=what))
-        self._put(queued, on)
-        return queued
-
-    def _put(self, operation: OpId, stream: str) -> Queued:
         self._places += 1
-        self._last[stream] = queued = Queued(operation, stream, self._places)
+        self._last[on] = Queued(queued, on, self._places)
         return queued
 
     def queued(self, operation: OpId, stream: str) -> None:
         """An operation that is emitted elsewhere was queued on the stream of that name."""
-        self._elsewhere[operation] = self._put(operation, stream)
+        self._places += 1
+        self._last[stream] = self._elsewhere[operation] = Queued(operation, stream, self._places)
 
     def ended(self, operation: OpId) -> None:
         """An operation was seen complete, and its end is emitted elsewhere: earlier ones of its stream are complete."""
@@ -91,8 +88,9 @@ class Streams:
 
     def _completes(self, queued: Queued) -> None:
         self._complete[queued.stream] = queued.place
-        for known in [known for known in self._elsewhere.values() if not self._flies(known)]:
-            del self._elsewhere[known.id]
+        if self._elsewhere:
+            for known in [known for known in self._elsewhere.values() if not self._flies(known)]:
+                del self._elsewhere[known.id]
 
     def _flies(self, queued: Queued) -> bool:
         """Whether an operation is in flight."""

@@ -72,7 +72,8 @@ class Attached(Locks):
             self._window = int(memory.cache.sliding_window_size)
         table = memory.rows.req_to_token
         # Rows are read at each launch: an array is quicker than a tensor.
-        self._table = table.numpy() if table.device.type == "cpu" else table
+        self._on_cpu = table.device.type == "cpu"
+        self._table = table.numpy() if self._on_cpu else table
         self._tree = tree_of(self._release, memory.cache, size, self._pictures)
         self._who = [NEW]
         for kept in (self._stays, self._rows, self._transfers, self._locked, self._prefetched, self._backups):
@@ -163,10 +164,17 @@ class Attached(Locks):
         stay = self._stays.get(req.rid)
         if stay is None:
             return self._of_row(self._row_of(req))
-        self._tree.used(req, stay.whose)
-        for learnt in stay.grown([*req.origin_input_ids, *req.output_ids]):
-            self.hooks.emit(learnt)
+        self._grows(stay, req)
         return stay.name
+
+    def _grows(self, stay: Stay, req: Any) -> None:
+        """The output of a request so far is known; only what is new of it is read."""
+        self._tree.used(req, stay.whose)
+        start, prompt, output = stay.labelled, req.origin_input_ids, req.output_ids
+        if start + self._size <= len(prompt) + len(output):
+            new = [*prompt[start:], *output] if start < len(prompt) else output[start - len(prompt) :]
+            for learnt in stay.grown(new, start):
+                self.hooks.emit(learnt)
 
     # The tree
 
@@ -187,7 +195,7 @@ class Attached(Locks):
         stay = self._stays.get(req.rid)
         if stay is not None:
             self._adopt(req, stay.name)
-            self._map(stay, req, len(stay.pages[KV]) * self._size)
+            self._map(stay, len(stay.pages[KV]) * self._size)
 
     # Requests
 
@@ -218,13 +226,13 @@ class Attached(Locks):
             stay = self._stays.get(req.rid)
             if stay is None:
                 continue
-            self._request(req)
+            self._grows(stay, req)
             self._adopt(req, stay.name)
             first = max(0, start - self._window)
             stay.reads_from = first // self._size
             drafted = max(stop, start + drafts)
             # The request also holds the room for further drafts.
-            self._map(stay, req, max(drafted, req.kv.kv_allocated_len) if drafts else drafted)
+            self._map(stay, max(drafted, req.kv.kv_allocated_len) if drafts else drafted)
             reads.append(Use(table=stay.name, stop=stop))
             writes.append(Use(table=stay.name, start=start, stop=stop))
             if self._sides is not None:
@@ -270,37 +278,49 @@ class Attached(Locks):
             Use(None, pool, [*pages[pool]], start - begin, stop - begin, labels, holder=stay.name) for pool in pools
         ]
 
-    def _map(self, stay: Stay, req: Any, stop: int) -> None:
-        """Map the new pages of a row, and its window pages from the first read position on."""
-        slots = self._table[stay.row, :stop]
-        tokens = [*req.origin_input_ids, *req.output_ids]
-        self._map_pool(stay, KV, self._tree.pages(slots), tokens)
+    def _map(self, stay: Stay, stop: int) -> None:
+        """Map the new pages of a row, and its window pages from the first read position on.
+
+        All entries are compared with those of the last launch; only the entries after them become pages.
+        """
+        row = self._table[stay.row, : stop : self._size]
+        entries = row if self._on_cpu else row.cpu().numpy()
+        known, seen = stay.pages.setdefault(KV, []), entries.tobytes()
+        if not stay.entries.startswith(seen):
+            first = len(stay.entries) // entries.itemsize if seen.startswith(stay.entries) else 0
+            stay.entries = seen
+            pages = [slot // self._size for slot in entries[first:].tolist()]
+            same = _shared(known[first:], pages)
+            self._map_pool(stay, KV, first + same, pages[same:])
         if self._sides is not None:
-            first, known = stay.reads_from, stay.pages.get(WINDOW, [])
+            first, known = stay.reads_from, stay.pages.setdefault(WINDOW, [])
             firsts = self._to_token.req_to_token[stay.row, : stop : self._size]
             behind = self._sides[firsts.long()] // self._size
             passed = known[:first] + [0] * (min(first, len(behind)) - len(known))
-            self._map_pool(stay, WINDOW, passed + behind.tolist()[first:], tokens)
+            pages = passed + behind.tolist()[first:]
+            same = _shared(known, pages)
+            self._map_pool(stay, WINDOW, same, pages[same:])
 
-    def _map_pool(self, stay: Stay, pool: str, pages: Ids, tokens: list[int]) -> None:
-        known, fresh = stay.pages.setdefault(pool, []), self._fresh[pool]
-        first = _shared(known, pages)
-        if first == len(pages):
+    def _map_pool(self, stay: Stay, pool: str, first: int, pages: Ids) -> None:
+        """The table of a request names these pages from page `first` on, and no longer what it named there."""
+        if not pages:
             return
-        mine = [page for page in pages[first:] if page in fresh]
+        fresh = self._fresh[pool]
+        mine = [page for page in pages if page in fresh]
         if mine:
             fresh.difference_update(mine)
             self.hooks.emit(Transfer(NEW, stay.name, pool, [*mine]))
-        known[first:] = pages[first:]
-        labels = stay.labels(tokens, first, len(known))
-        self.hooks.emit(Map(stay.table(pool), stay.name, pool, first, [*known[first:]], labels))
+        stay.pages[pool][first:] = pages
+        labels = stay.labels((), first, first + len(pages))
+        self.hooks.emit(Map(stay.table(pool), stay.name, pool, first, [*pages], labels))
 
     def reserved(self, req: Any) -> Stay | None:
         """A request has a row, and pages for all its tokens, before its first launch. `None`: it has no row."""
         stay = self._begins(req)
         if stay is not None:
             self._adopt(req, stay.name)
-            self._map(stay, req, req.kv.kv_committed_len)
+            self._grows(stay, req)
+            self._map(stay, req.kv.kv_committed_len)
         return stay
 
     def saved(self, req: Any, *, back: bool = False) -> None:

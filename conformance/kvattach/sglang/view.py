@@ -51,6 +51,8 @@ class Stay(Run):
         """For a slot: the name of the previous turn."""
         self.pages: dict[str, Ids] = {}
         """Pool -> the pages in its table; the table of pages has the request's name."""
+        self.entries = b""
+        """The first entry of each page in its row at the last launch, as bytes."""
         self.row = -1
         self.reads_from = 0
         """The first page that layers with a window read in its last launch."""
@@ -89,12 +91,17 @@ class Tree:
         """The pools with pages in its nodes."""
         self._whose: dict[Space, str] = {}
         """Namespace of keys -> the first label of its last user (`kvattach.residency.foreign`)."""
+        self._used: tuple[Space, str] | None = None
+        """The namespace that was used last, and its first label."""
         if kinds is not None:
             self.pools += [WINDOW] * cache.supports_swa() + [STATES] * cache.supports_mamba()
 
     def used(self, key: Any, whose: str) -> None:
         """A request uses the namespace of its key, with this first label."""
         named = space(key)
+        if (named, whose) == self._used:
+            return
+        self._used = named, whose
         self._whose.pop(named, None)
         self._whose[named] = whose
         if len(self._whose) > REMEMBERED:
