@@ -315,7 +315,7 @@ def test_a_drive_counts_a_finding_apart_from_those_that_follow_from_it(capsys: p
         Engine().free(1)
 
     assert drive(Console(), Trial("test", attach, run, []), 1, without_known=False) == 1
-    assert "1 findings and 1 that follow from them" in capsys.readouterr().out
+    assert "1 finding and 1 that follow from them" in capsys.readouterr().out
 
 
 class PanicException(BaseException):

@@ -1,0 +1,59 @@
+"""The pages of a row are mapped from its entries: new ones, and old ones that have changed."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy
+import pytest
+
+from kvattach.hooks import Hooks
+from kvattach.sglang.hooks import Attached
+from kvattach.sglang.view import KV, Stay
+from kvspec.memory.events import Map, MemoryEvent, Pool
+
+
+class Events:
+    def __init__(self) -> None:
+        self.all: list[MemoryEvent] = []
+
+    def header(self, producer: str, pools: Mapping[str, Pool], host: str | None = None) -> None:
+        raise NotImplementedError
+
+    def emit(self, event: MemoryEvent) -> None:
+        self.all.append(event)
+
+
+def mapped(size: int, *looks: list[int]) -> list[tuple[int, Any]]:
+    """The index and the pages of each `map`, when a row has these entries at one launch after the other."""
+    events = Events()
+    attached: Any = object.__new__(Attached)
+    attached.hooks, attached._size, attached._sides, attached._on_cpu = Hooks(events), size, None, True
+    attached._fresh = {KV: set()}
+    stay = Stay("r.1", size, "r")
+    stay.row = 0
+    for entries in looks:
+        attached._table = numpy.array([entries], dtype=numpy.int32)
+        attached._map(stay, len(entries))
+    return [(event.index, event.pages) for event in events.all if isinstance(event, Map)]
+
+
+@pytest.mark.parametrize(
+    ("looks", "maps"),
+    [
+        ([[5, 6], [5, 6], [5, 6, 7]], [(0, [5, 6]), (2, [7])]),
+        ([[5, 6, 7], [5, 9, 7, 8]], [(0, [5, 6, 7]), (1, [9, 7, 8])]),
+        ([[5, 6, 7], [5, 6]], [(0, [5, 6, 7])]),
+        ([[5, 6, 7], [5, 9], [5, 9, 7]], [(0, [5, 6, 7]), (1, [9]), (2, [7])]),
+    ],
+    ids=["grown", "changed", "shorter", "changed and shorter"],
+)
+def test_what_a_row_has_not_had_before_is_mapped(looks: list[list[int]], maps: list[tuple[int, Any]]) -> None:
+    assert mapped(1, *looks) == maps
+
+
+def test_pages_are_those_of_their_first_slots() -> None:
+    assert mapped(2, [4, 5, 8], [4, 5, 8, 9, 6], [4, 5, 2, 9, 6]) == [(0, [2, 4]), (2, [3]), (1, [1, 3])]
+
+
+def test_another_slot_of_the_same_page_hides_no_later_change() -> None:
+    assert mapped(2, [4, 5, 8, 9, 6, 7], [5, 5], [5, 5, 8, 9, 2, 3]) == [(0, [2, 4, 3]), (2, [1])]
