@@ -140,13 +140,13 @@ class Event:
 
 
 class Priorities:
-    """The host and the streams get on by priorities, of which some change (PCT: Burckhardt et al., ASPLOS 2010).
+    """The host and the streams run by priorities, and some priorities change (PCT: Burckhardt et al., ASPLOS 2010).
 
-    Of those that can get on the one of the highest priority does, by one entry, or by one turn of the host. Each
+    At each step, the runnable one with the highest priority runs: one entry of a stream, or one turn of the host. Each
     `SPAN` steps the priorities are drawn anew, so that no stream waits for ever. At `CHANGES` of these steps, drawn
-    too, the one whose step it would be gets the lowest priority. So if a defect shows once `CHANGES` + 1 steps of a
-    span come in a certain order, a span in which `n` get on, the host among them, shows it with a probability of at
-    least 1 / (n * SPAN ** CHANGES).
+    too, the one due to run gets the lowest priority. So if a defect needs `CHANGES` + 1 steps of a span in a certain
+    order, a span in which `n` run, the host included, shows it with a probability of at least
+    1 / (n * SPAN ** CHANGES).
     """
 
     SPAN = 50

@@ -154,11 +154,11 @@ def _remote(event: MemoryEvent) -> bool:
 EVERYWHERE: Mapping[str, Goal] = {"a published page is hit": hit, "a name is withdrawn": withdrawn}
 """Goals of every engine."""
 NAMED: Mapping[str, Goal] = {"equal tokens of two are kept apart": kept_apart}
-"""Those of one whose requests have salts, adapters or other weights."""
+"""Goals of an engine with salts, adapters or other weights in its requests."""
 ILLUSTRATED: Mapping[str, Goal] = {**NAMED, "equal placeholders of two images are kept apart": pictures_apart}
-"""Those of one whose prompts have images, besides."""
+"""Goals of an engine with images in its prompts, besides."""
 OVERLAPPED: Mapping[str, Goal] = {**EVERYWHERE, "a request ends under a launch": ended_in_flight}
-"""Those of an engine whose launches overlap its scheduler."""
+"""Goals of an engine with launches that overlap its scheduler."""
 PAIRED: Mapping[str, Goal] = {
     **OVERLAPPED,
     "a server writes another one's pages": written_remotely,
@@ -168,14 +168,14 @@ PAIRED: Mapping[str, Goal] = {
     "a server dies in the middle of a transfer": died_in_transfer,
     "a prefix is sent that was loaded from host memory": loaded_and_sent,
 }
-"""Those of one whose prefill and decode are two servers, besides."""
+"""Goals of an engine with two servers for prefill and decode, besides."""
 STORED: Mapping[str, Goal] = {**OVERLAPPED, "a page comes back from a storage": from_storage}
-"""Those of one with a storage behind its host tier, besides."""
+"""Goals of an engine with a storage behind its host tier, besides."""
 SPECULATIVE: Mapping[str, Goal] = {**OVERLAPPED, "drafts are written": drafted}
-"""Those of one that decodes speculatively, besides."""
+"""Goals of an engine that decodes speculatively, besides."""
 SERVED: Mapping[str, Goal] = {
     **SPECULATIVE,
     "a page is read into a part of another one": read_in_part,
     "a server is started again": started_again,
 }
-"""Those of one that is driven as two servers with blocks of two lengths, besides."""
+"""Goals of an engine that is driven as two servers with blocks of two lengths, besides."""

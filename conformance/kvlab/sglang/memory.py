@@ -171,7 +171,7 @@ class UnifiedMemory(Memory):
 
     @contextmanager
     def configured(self) -> Iterator[None]:
-        """The configuration that a server would have published, while requests are driven."""
+        """The configuration that a server would publish, while requests are driven."""
         with Patches() as patches:
             spec = SimpleNamespace(speculative_algorithm=None)
             serving = SimpleNamespace(strip_thinking_cache=False)
@@ -182,18 +182,18 @@ class UnifiedMemory(Memory):
             yield
 
     def request(self, rid: str, tokens: list[int], named: Mapping[str, Any]) -> Any:
-        """A request as the scheduler makes one; `named`: what its content is found by beside its tokens."""
+        """A request as the scheduler makes one; `named`: the parts of its cache key beside its tokens."""
         sampling = SimpleNamespace(max_new_tokens=1 << 30, ignore_eos=True, custom_params=None, stop_strs=[], n=1)
         return self.release.batches.Req(rid, "", array("q", tokens), sampling, **named)
 
     def match(self, req: Any) -> int:
-        """Tokens that the tree has, on the device and on the host."""
+        """Cached tokens of a prompt, on the device and on the host."""
         req.refresh_fill_ids()
         self.release.common.match_kv_cache(req, self.cache)
         return int(req.prefix_len + req.host_hit_length)
 
     def admit(self, req: Any) -> int:
-        """Lock what the tree has and begin to load what only the host has; the tokens that are there then."""
+        """Lock the cached prefix and begin to load its part on the host; the number of tokens then on the device."""
         cache = self.cache
         with ExitStack() as stack:
             pinned = cache.lock(req.last_node)
@@ -214,7 +214,7 @@ class UnifiedMemory(Memory):
         return int(req.prefix_len)
 
     def start(self, req: Any) -> None:
-        """A row for a request that was admitted, with the prefix that it found."""
+        """A row for an admitted request, with its cached prefix."""
         self.rows.alloc([req])
         prefix = self.cache.prefix_device_indices(req)
         self.rows.write((self.row(req), slice(0, len(prefix))), prefix.to(self.release.torch.int32))
@@ -237,7 +237,7 @@ class UnifiedMemory(Memory):
         req.output_ids.append(token)
 
     def publish(self, req: Any, upto: int) -> None:
-        """Let the tree have what was computed, and go on with what it has."""
+        """Publish the computed tokens to the tree, and go on with its copy."""
         req.refresh_fill_ids()
         req.extend_end = upto
         self.release.common.checkpoint_kv_cache(req, self.cache)
@@ -280,7 +280,7 @@ class RadixMemory(Memory):
 
     @contextmanager
     def configured(self) -> Iterator[None]:
-        """The configuration that a server would have published, while requests are driven."""
+        """The configuration that a server would publish, while requests are driven."""
         with Patches() as patches:
             arguments = Arguments(
                 page_size=self.shape.page_size, speculative_algorithm=None, strip_thinking_cache=False
@@ -293,7 +293,7 @@ class RadixMemory(Memory):
             yield
 
     def request(self, rid: str, tokens: list[int], named: Mapping[str, Any]) -> Any:
-        """A request as the scheduler makes one; `named`: what its content is found by beside its tokens."""
+        """A request as the scheduler makes one; `named`: the parts of its cache key beside its tokens."""
         sampling = SimpleNamespace(max_new_tokens=1 << 30, ignore_eos=True, custom_params=None, stop_strs=[], n=1)
         arrays = hasattr(self.release.batches.Req, "get_fill_ids")
         return self.release.batches.Req(rid, "", array("q", tokens) if arrays else list(tokens), sampling, **named)
@@ -321,7 +321,7 @@ class RadixMemory(Memory):
         return tokens
 
     def match(self, req: Any) -> int:
-        """Tokens that the tree has, on the device and on the host."""
+        """Cached tokens of a prompt, on the device and on the host."""
         tokens = self._fill(req, None)
         salt = {"cache_salt": req.cache_salt} if self.release.salts else {}
         key = self.release.radix.RadixKey(tokens[:-1], req.extra_key, **salt)
@@ -333,7 +333,7 @@ class RadixMemory(Memory):
         return len(req.prefix_indices) + int(found.host_hit_length)
 
     def admit(self, req: Any) -> int:
-        """Lock what the tree has and begin to load what only the host has; the tokens that are there then."""
+        """Lock the cached prefix and begin to load its part on the host; the number of tokens then on the device."""
         cache = self.cache
         pinned = req.last_node
         cache.inc_lock_ref(pinned)
@@ -350,7 +350,7 @@ class RadixMemory(Memory):
         return len(req.prefix_indices)
 
     def start(self, req: Any) -> None:
-        """A row for a request that was admitted, with the prefix that it found."""
+        """A row for an admitted request, with its cached prefix."""
         if self.release.rows_by_number:
             (req.req_pool_idx,) = self.rows.alloc(1)
         else:
@@ -381,7 +381,7 @@ class RadixMemory(Memory):
             setattr(self._where(req, name), name, value)
 
     def _where(self, req: Any, name: str) -> Any:
-        """Where a release keeps a field: the request, or its record of what it holds."""
+        """The object that has a field in this release: the request, or its record of holdings."""
         record = getattr(req, "kv", None)
         return record if hasattr(record, name) else req
 
@@ -390,7 +390,7 @@ class RadixMemory(Memory):
         req.output_ids.append(token)
 
     def publish(self, req: Any, upto: int) -> None:
-        """Let the tree have what was computed, and go on with what it has."""
+        """Publish the computed tokens to the tree, and go on with its copy."""
         self._fill(req, upto)
         self.cache.cache_unfinished_req(req)
 

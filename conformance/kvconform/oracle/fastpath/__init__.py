@@ -26,7 +26,7 @@ class QuickModel(Model):
 
     @property
     def unsettled(self) -> NotedState:
-        """The same, but not to be changed, and behind a batch, which goes on: it has all of pages, not of requests."""
+        """The read-only state without the steps of the current batch: its pages are current, its requests are not."""
         return self._state
 
     def step(self, op: Event) -> None:

@@ -3,7 +3,7 @@
 The release is the installed one, or the one in the environment variable `KVSPEC_SGLANG`: a version that `kvspec engines
 install` has fetched, or a folder with an unpacked wheel.
 
-adapter   the protocol's methods, upon `running`, `prefill`, `waiting` and `looking`
+adapter   the protocol's methods, upon `running`, `prefill`, `waiting` and `inspection`
 engine    where releases differ
 records   the older names of what a request's record has
 pools     what is free in each pool
@@ -11,7 +11,7 @@ between   the releases from 0.5.16 to 0.5.21, with one tree and the older functi
 unified   the releases from 0.5.22 on, with one tree
 finder    a release made importable
 
-Not here: SGLang as it runs (`engines/recorder`, `attach/sglang`).
+Not here: SGLang as it runs (`kvattach/recorder`, `kvattach/sglang`).
 """
 
 import os

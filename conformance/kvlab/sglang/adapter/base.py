@@ -1,7 +1,7 @@
 """SGLang's own memory classes behind the protocol.
 
-There is one module for each part of a request's life, with a class that extends the previous one: `looking`, `waiting`,
-`prefill`, `running`, and here the ways out.
+There is one module for each part of a request's life, with a class that extends the previous one: `inspection`,
+`waiting`, `prefill`, `running`, and here the ways out.
 
 The adapter acts as the scheduler: it calls the classes in the same order as SGLang's scheduler, and sets the same
 attributes of a request. It carries out the operations of the specification as follows:

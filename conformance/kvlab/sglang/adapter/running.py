@@ -157,16 +157,16 @@ class Running(Prefill):
         return answer
 
     def _behind_cursor(self, req: Any) -> list[int]:
-        """The window pages behind what a request has from its cursor on."""
+        """The window pages behind the pages of a request from its cursor on."""
         return [self.pools.side(page) for page in self._pages_of(req, cursor(req), int(req.kv_allocated_len))]
 
     def _window_left(self, req: Any, begun: int, had: list[int], freed: Freed) -> int | None:
-        """Where the window begins now, if it was moved on from `begun`: newer releases do that as they publish.
+        """The new beginning of the window, if it moved on from `begun`: newer releases do that as they publish.
 
-        A duplicate gives its window page back as well, but then what the store has in its place has one.
+        A duplicate gives its window page back as well, but then the page of the store in its place has one.
         """
         reached, size = int(req.swa_evicted_seqlen), self.config.page_size
-        if reached != int(req.cache_protected_len):  # that it is put to the end of what is published frees nothing
+        if reached != int(req.cache_protected_len):  # a move to the end of the published part frees nothing
             return reached if reached > begun else None
         sides = set(expand(freed.window or ()))
         gone = len(list(takewhile(sides.__contains__, had)))
@@ -175,7 +175,7 @@ class Running(Prefill):
         return begun + left * size if left else None
 
     def _lock_anew(self, req: Any) -> None:
-        """Lock what a request has published once more, with the window cut off where it begins."""
+        """Lock the published part of a request once more, with the window cut off at its beginning."""
         self.engine.unlock(self.prefix_cache, req)
         self._cut_at_window(req, int(req.cache_protected_len))
         self.engine.lock(self.prefix_cache, req)

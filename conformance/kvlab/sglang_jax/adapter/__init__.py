@@ -2,11 +2,12 @@
 
 KVSPEC_SGLANG_JAX=CHECKOUT kvspec run --impl kvlab.sglang_jax.adapter:Adapter
 
-adapter the protocol's methods: what the scheduler does for each looking its objects, and what they say of themselves
-server   what stands around the scheduler
-engine   a checkout made importable
+adapter     the protocol's methods: what the scheduler does for each
+inspection  its objects, and their own figures
+server      the surroundings of the scheduler
+engine      a checkout made importable
 
-Not here: sglang-jax as it runs (`attach/sglang_jax`).
+Not here: sglang-jax as it runs (`kvattach/sglang_jax`).
 """
 
 import inspect
