@@ -197,6 +197,9 @@ def test_two_servers_of_sglang_are_clean_without_known_issues_and_planted_defect
         "notified too early": "MEM-RACE",
         "lost is taken for gone": "MEM-RACE",
         "waits for the answer of the dead": "MEM-FAILED",
+        "abort answered and forgotten": "MEM-USE",
+        "answer for all": "MEM-RACE",
+        "answer handled twice": "MEM-LEAK",
     }
     drives = driven(range(2, 22, 4), range(2, 62, 4), [*planted])
     assert drives.events > 10_000

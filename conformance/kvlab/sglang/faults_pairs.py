@@ -5,8 +5,9 @@ from kvlab.injection import Defect
 
 
 def in_pairs(release: Release) -> list[Defect]:
-    """Nineteen of them, for 0.5.23."""
-    return _of_prefill(release) + _of_transfers(release) + _of_decode(release) + _of_the_lost(release)
+    """Twenty-two of them, for 0.5.23."""
+    faults = _of_prefill(release) + _of_transfers(release) + _of_decode(release)
+    return faults + _of_the_lost(release) + _of_aborts(release)
 
 
 def _of_prefill(release: Release) -> list[Defect]:
@@ -196,6 +197,38 @@ def _of_the_lost(release: Release) -> list[Defect]:
                     "resolve_deferred_releases",
                     "is_ready = is_drained or now >= deadline",
                     "is_ready = is_drained",
+                ),
+            ),
+        ),
+    ]
+
+
+def _of_aborts(release: Release) -> list[Defect]:
+    """An abort that is forgotten, and answers to aborts that are handled wrongly."""
+    modules = release.pair
+    common, manager = modules.common.CommonKVManager, modules.mooncake.MooncakeKVManager
+    active, given_back = "if room_active:\n        self.update_status", "self._release_request(decode_req)"
+    answered, aborted = "state.prefill_ranks.add(prefill_rank)", "self._deferred_abort_ack_tracker"
+    return [
+        Defect(
+            "abort answered and forgotten",
+            "prefill answers an abort, and still sends what it computes of the request",
+            ((manager, "_handle_deferred_abort_notification", active, active.replace("room_active", "False")),),
+        ),
+        Defect(
+            "answer for all",
+            "decode takes prefill's answer to one abort for the answers to all of its aborts",
+            ((common, "note_abort_ack", answered, f"[{answered} for state in {aborted}.values()]"),),
+        ),
+        Defect(
+            "answer handled twice",
+            "decode gives the pages of an aborted request back twice, and its slot for metadata never",
+            (
+                (
+                    modules.decode.DecodeTransferQueue,
+                    "_do_release",
+                    given_back,
+                    f"{given_back}; {given_back}",
                 ),
             ),
         ),
