@@ -1,4 +1,4 @@
-"""What hooks and recording cost vLLM's own scheduler: decode steps of 32 requests of 1,000 tokens.
+"""The cost of hooks and recording in vLLM's own scheduler: decode steps of 32 requests of 1,000 tokens.
 
 python benchmarks/attach_vllm.py FOLDER-OF-A-WHEEL
 """
@@ -42,7 +42,7 @@ def step(scheduler: Any) -> float:
 def steps() -> float:
     """The fastest tenth of the steps of 32 requests with 1,000 tokens each, in microseconds.
 
-    The slower ones measure whoever else uses the machine.
+    The slower ones measure other processes of the machine.
     """
     scheduler = make_scheduler(WORK)
     for number in range(32):

@@ -1,4 +1,4 @@
-"""SGLang's own strict check while it is busy, beside the law: what each costs on the same steps, and what it finds.
+"""SGLang's own strict check while it is busy, beside the memory checker: cost and findings on the same steps.
 
 python benchmarks/busy_check.py FOLDER-OF-A-WHEEL (0.5.23)
 
@@ -42,7 +42,7 @@ class Checked:
         self.found: str | None = None
 
     def of(self, walk: Any) -> Callable[[], None]:
-        """What checks one walk."""
+        """The check of one walk."""
         memory, size = walk.memory, walk.memory.shape.page_size
         total = memory.shape.pages * size
         observer = SimpleNamespace(
@@ -120,8 +120,8 @@ def walks(release: Release, attached: Attached | None, checked: Checked | None, 
     return time.thread_time() - start
 
 
-class Nobody:
-    """Takes what is told, and does nothing with it."""
+class Silent:
+    """Takes the emitted events, and does nothing with them."""
 
     def header(self, producer: str, pools: Mapping[str, Pool], host: str | None = None) -> None:
         """Another memory."""
@@ -140,15 +140,15 @@ def measure(release: Release) -> None:
         each = 1000 * checked.seconds / checked.turns
         print(f"{name}: {each:.3f} ms a turn, in {checked.turns} turns; found: {checked.found}")
         if not pages:
-            attached = Attached(release, Nobody(), Stream, Event)
+            attached = Attached(release, Silent(), Stream, Event)
             hooked = walks(release, attached, None, lambda: False)
             attached.hooks.detach()
-            told = f"a turn: {1000 * plain / checked.turns:.3f} ms, "
-            print(told + f"hooks: {1000 * (hooked - plain) / checked.turns:.3f} ms more")
+            line = f"a turn: {1000 * plain / checked.turns:.3f} ms, "
+            print(line + f"hooks: {1000 * (hooked - plain) / checked.turns:.3f} ms more")
 
 
 def checked_with(release: Release, defect: Defect, *, pages: bool) -> str:
-    """What the release's own check finds of a defect."""
+    """The finding of the release's own check on a defect."""
     patches, checked = Patches(), Checked(release, pages=pages)
     inject_fault(defect, patches)
     try:
@@ -158,17 +158,17 @@ def checked_with(release: Release, defect: Defect, *, pages: bool) -> str:
     return "not found" if checked.found is None else f"turn {checked.turns}: {checked.found[:60]}"
 
 
-def judged_with(release: Release, defect: Defect) -> str:
-    """What the law finds of a defect."""
-    patches, judge = Patches(), CheckedTrace()
+def found_by_kvspec(release: Release, defect: Defect) -> str:
+    """The finding of the memory checker on a defect."""
+    patches, trace = Patches(), CheckedTrace()
     inject_fault(defect, patches)
-    attached = Attached(release, judge, Stream, Event)
+    attached = Attached(release, trace, Stream, Event)
     try:
-        walks(release, attached, None, lambda: bool(judge.found))
+        walks(release, attached, None, lambda: bool(trace.found))
     finally:
         attached.hooks.detach()
         patches.undo()
-    return "not found" if judge.first is None else f"{judge.first[1].rule} at event {judge.first[0]:,}"
+    return "not found" if trace.first is None else f"{trace.first[1].rule} at event {trace.first[0]:,}"
 
 
 def main(folder: Path) -> None:
@@ -178,7 +178,7 @@ def main(folder: Path) -> None:
     measure(release)
     for defect in in_host_cache(release):
         own = [checked_with(release, defect, pages=pages) for pages in (False, True)]
-        print(" | ".join([defect.name, *own, judged_with(release, defect)]), flush=True)
+        print(" | ".join([defect.name, *own, found_by_kvspec(release, defect)]), flush=True)
 
 
 if __name__ == "__main__":

@@ -121,7 +121,7 @@ def canary(rows: Rows) -> tuple[Canary, Case]:
 
 
 def table(clock: Clock, floor: Any, sized: list[Sized], sglang: Path | None) -> Iterator[tuple[str, ...]]:
-    """A line for each pass and way; `floor` tells the least microseconds for so many bytes."""
+    """A line for each pass and way; `floor` gives the least microseconds for so many bytes."""
     for size in sized:
         rows = Rows(size)
         made, case = canary(rows)

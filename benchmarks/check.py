@@ -51,7 +51,7 @@ from kvtrace.header import VERSION, MemoryHeader
 
 PAGE_SIZE = 64
 SIZES = (100_000, 1_000_000, 10_000_000)
-"""Events whose memory is measured; they are made, encoded, decoded and judged one by one, and no file holds them."""
+"""Events whose memory is measured; they are made, encoded, decoded and checked one by one, and no file holds them."""
 ROUNDS = 5
 TURNS = 31
 """Pairs of runs; a busy machine needs many."""
@@ -84,7 +84,7 @@ def main(
         )
         compare(path, count)
     alone = step_seconds(requests, tokens)
-    print(f"  one decode step of {requests} requests in one operation, the law alone: {1e3 * alone:.3f} ms")
+    print(f"  one decode step of {requests} requests in one operation, the memory checker alone: {1e3 * alone:.3f} ms")
     for size in SIZES:
         command = [
             sys.executable,
@@ -133,7 +133,7 @@ def seconds_in(checkout: Path, path: Path) -> float:
 
 
 def streamed_kib(requests: int, tokens: int, events: int) -> int:
-    """How much more memory this process has needed at most, once so many events are judged."""
+    """How much more memory this process has needed at most, once so many events are checked."""
     grouping = Grouping(Checker({"kv": Pool(PAGE_SIZE, 4 * requests * (tokens // PAGE_SIZE + 2))}), Baseline())
     encode, decode = msgspec.json.Encoder().encode, msgspec.json.Decoder(MemoryEvent).decode
     before = peak_kib()
@@ -209,7 +209,7 @@ def write(path: Path, requests: int, tokens: int, events: int) -> int:
 
 
 def check(path: Path) -> None:
-    """What `kvspec check` does with a trace that conforms."""
+    """The work of `kvspec check` on a trace that conforms."""
     with open_trace(path) as trace:
         if isinstance(trace, TraceReader):
             assert not check_whole(trace.header.config, trace, Baseline()).found
@@ -241,7 +241,7 @@ def peak_kib() -> int:
 
 
 def step_seconds(requests: int, tokens: int) -> float:
-    """The law's time for one decode step, the median of many: its operation, and the end of the one before."""
+    """The memory checker's time for one decode step, the median of many: one operation, and the end of another."""
     checker = Checker({"kv": Pool(PAGE_SIZE, 4 * requests * (tokens // PAGE_SIZE + 2))})
     spent: dict[int, float] = {}
     for event in islice(traffic(requests, tokens), SIZES[0] // 4):

@@ -51,7 +51,7 @@ class Times(NamedTuple):
 
 
 class Clock(Protocol):
-    """What cases are timed with."""
+    """The device manager and tensors with which cases are timed."""
 
     def time(self, case: Case) -> Times:
         """The times of one case."""
@@ -90,7 +90,7 @@ class CudaClock:
 
 
 class Floor:
-    """What no implementation can beat on this device."""
+    """The limits that no implementation can beat on this device."""
 
     def __init__(self, clock: Clock, *, copied: int = 1 << 30) -> None:
         source = torch.zeros(copied // INTS, dtype=torch.int32, device=DEVICE)
@@ -120,7 +120,7 @@ def figure(microseconds: float | None) -> str:
 
 
 def operations(clock: Clock, floor: Callable[[float], float], sized: list[Sized]) -> list[tuple[str, ...]]:
-    """Operations against their baselines; `floor` tells the least microseconds for so many bytes."""
+    """Operations against their baselines; `floor` gives the least microseconds for so many bytes."""
     table = []
     for one in sized:
         times = {way: clock.time(case) for way, case in one.ways().items()}

@@ -1,4 +1,4 @@
-"""What `benchmarks/device.py` measures: each operation as the device manager does it, and as engines do."""
+"""The measurements of `benchmarks/device.py`: each operation as the device manager does it, and as engines do."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

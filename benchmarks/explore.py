@@ -108,7 +108,7 @@ SHARES = {
     "naming a state, whatever its numbers": canonical.key,
     "checking every rule in a new state": invariants.check,
 }
-"""What a transition consists of; the rest is proposing operations, and the search itself."""
+"""The parts of a transition; the rest is proposing operations, and the search itself."""
 
 
 def profile() -> None:

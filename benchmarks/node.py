@@ -1,4 +1,4 @@
-"""How many operations a second implementations answer: those of all vectors, asked in turn and not judged.
+"""How many operations a second implementations answer: those of all vectors, asked in turn and not checked.
 
     python benchmarks/node.py [IMPLEMENTATION ...]
 

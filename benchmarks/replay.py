@@ -53,7 +53,7 @@ def main(
         f"  under the model    {checked:7.1f} s, {mooncake.duration(entries) / checked:6.0f} times faster than recorded"
     )
     print(f"  share of checking  {1 - bare / checked:7.0%}")
-    print(f"  and under the law  {checker:7.1f} s, {checker / checked:6.2f} times as long as under the model alone")
+    print(f"  and with the checker{checker:7.1f} s, {checker / checked:6.2f} times as long as under the model alone")
     print(f"decode step of {BATCH} requests, the median of {ROUNDS} rounds, pools in turns")
     for name, cost in (
         ("reference alone", decode_costs(checked=False)),
