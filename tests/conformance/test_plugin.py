@@ -52,7 +52,7 @@ def test_a_good_implementation_passes(engine: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(["*kvspec::life PASSED*"])
 
 
-def test_a_failure_is_told_in_kvspecs_own_words(engine: pytest.Pytester) -> None:
+def test_a_failure_is_reported_in_kvspecs_own_words(engine: pytest.Pytester) -> None:
     arguments = "--kvspec-impl", "my_engine:KeepsPages", "--kvspec-vectors", "life.jsonl"
     result = engine.runpytest_inprocess(*arguments)
     result.assert_outcomes(failed=1)

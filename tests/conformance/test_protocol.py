@@ -61,7 +61,7 @@ def test_a_class_is_found_in_the_working_folder(tmp_path: Path, monkeypatch: pyt
     assert load("engine_of_this_test:Mine")(Config(4, 16, 2, 64)).open_session("s") == events.Done()
 
 
-def test_a_module_that_fails_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_that_fails_is_reported_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "failing_engine_of_this_test.py").write_text("raise SystemExit('no\\nGPU')\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", list(__import__("sys").path))
@@ -74,5 +74,5 @@ def test_a_module_that_fails_is_told_in_one_line(tmp_path: Path, monkeypatch: py
 
 def test_a_mutant_of_the_gallery_can_be_loaded_by_name() -> None:
     assert load("bug:stale-row-index") is not load("reference")
-    with pytest.raises(LoadError, match="no defect 'nobody' in the gallery; 'kvspec bugs' lists them"):
-        load("bug:nobody")
+    with pytest.raises(LoadError, match="no defect 'unknown' in the gallery; 'kvspec bugs' lists them"):
+        load("bug:unknown")

@@ -1,4 +1,4 @@
-"""An implementation under the eye of the model: every answer is judged, and every failure is blamed on whose it is."""
+"""An implementation under the eye of the model: every answer is checked, and every failure names its cause."""
 
 from typing import Any
 

@@ -305,7 +305,7 @@ def test_without_symmetry_the_same_states_are_reached(small: Explored) -> None:
     seen: set[Key] = set()
 
     def numbered(node: Node) -> Key:
-        """A key that tells page and row numbers apart."""
+        """A key that differs with page and row numbers."""
         state = node.state
         seen.add(key(node))
         rows = {name: state.records[record].row for name, record in holders(state)}

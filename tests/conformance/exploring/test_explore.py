@@ -63,11 +63,11 @@ def test_scopes_declare_together_all_that_is_worth_reaching() -> None:
     assert frozenset().union(*(scope.operations for scope in SCOPES.values())) == frozenset(OPTIONAL)
 
 
-def test_every_transition_conforms_to_the_law_below(small: Explored) -> None:
+def test_every_transition_conforms_to_the_memory_model(small: Explored) -> None:
     assert exhaust(SMALL, checker=True)._replace(seconds=0) == small._replace(seconds=0)
 
 
-def test_a_transition_that_breaks_the_law_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_transition_that_breaks_the_memory_model_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Memory, "release", lambda memory, holder, pool, pages: None)
     finding = exhaust(SMALL, checker=True).finding
     assert finding is not None and isinstance(finding.finding, RuleBroken)
@@ -85,7 +85,7 @@ def test_something_declared_that_is_not_reached_fails_the_run(small: Explored) -
 
 
 def without_contracts(code: str) -> Any:
-    """What a program prints that runs without contracts, as JSON."""
+    """The output of a program that runs without contracts, as JSON."""
     environment = os.environ | {"KVSPEC_CONTRACTS": "0"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     return json.loads(done.stdout)
@@ -149,7 +149,7 @@ print(json.dumps([finding.finding.rule.id, [brief(op) for op in finding.operatio
 
 
 def test_a_cursor_that_forgets_the_last_token_is_found_by_the_shortest_trace() -> None:
-    """Who is retracted before its token comes begins one position before its committed length, and reads farther."""
+    """A request retracted before its token comes begins one position before its committed length, and reads farther."""
     rule, trace = without_contracts(CURSOR_TOO_FAR)
     assert rule == "SWA-2"
     assert trace == ["submit a of 5", "match_prefix a", "extend a to 5", "launch 1 of a", "swa_evict a"]

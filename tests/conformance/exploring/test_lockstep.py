@@ -157,5 +157,5 @@ def test_the_command_prints_the_shortest_trace_of_a_defect(command: typer.Typer)
         ["--bug", "last-slot-kept", "--impl", "reference"],
     ],
 )
-def test_a_wrong_call_is_told(command: typer.Typer, arguments: list[str]) -> None:
+def test_a_wrong_call_is_reported(command: typer.Typer, arguments: list[str]) -> None:
     assert CliRunner().invoke(command, arguments).exit_code == 2

@@ -29,7 +29,7 @@ def test_a_mistake_has_a_shortest_trace(protocol: Protocol) -> None:
     assert [finding.rule for finding in checker.step(last)] == [protocol.rule]
 
 
-def test_a_protocol_that_does_not_hold_is_told() -> None:
+def test_a_protocol_that_does_not_hold_is_reported() -> None:
     load, out = PROTOCOLS["load"], io.StringIO()
     assert not interleave_and_show(Console(file=out, width=120), [load._replace(actors=load.wrong)])
     assert not interleave_and_show(Console(file=out, width=120), [load._replace(wrong=load.actors)])

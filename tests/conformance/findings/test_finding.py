@@ -49,14 +49,14 @@ SHOWN_BY_VECTORS = (
 
 
 def operations(finding: Finding) -> list[Operation[Any]]:
-    """What a report shows, read again as a trace."""
-    told = []
+    """The operations of a report, read again as a trace."""
+    reported = []
     for moment in finding.trace.moments:
         line = dict(moment.event)
         line |= {} if moment.answer is None else {"obs": moment.answer}
         line |= {} if moment.refused is None else {"refused": moment.refused}
-        told.append(msgspec.json.decode(json.dumps(line), type=EVENTS))
-    return told
+        reported.append(msgspec.json.decode(json.dumps(line), type=EVENTS))
+    return reported
 
 
 def plain(value: object) -> Any:
@@ -72,8 +72,8 @@ def text_of(finding: Finding) -> str:
     return printed
 
 
-def hold_what_is_told_of_each_step(finding: Finding) -> None:
-    """Holders, pages and sentences are those of a fresh model that is told the same."""
+def check_the_state_shown_at_each_step(finding: Finding) -> None:
+    """Holders, pages and sentences are those of a fresh model with the same operations."""
     config = msgspec.convert(finding.trace.sizes, Config)
     model = Model(config)
     *before, last = operations(finding)
@@ -89,11 +89,11 @@ def hold_what_is_told_of_each_step(finding: Finding) -> None:
     model.step(look)
     assert look.obs is not None
     views = {**(look.obs.requests or {}), **(look.obs.sessions or {})}
-    told = {line.split(":")[0].partition(" ")[2]: line for line in finding.before}
+    reported = {line.split(":")[0].partition(" ")[2]: line for line in finding.before}
     assert finding.last is not None
     about = set(finding.last.about) or views.keys()
-    assert told.keys() == views.keys() & about
-    for name, line in told.items():
+    assert reported.keys() == views.keys() & about
+    for name, line in reported.items():
         view = views[name]
         lengths = f"protected {view.protected_len}, committed {view.committed_len}, allocated {view.allocated_len}"
         assert f"{lengths}, row {view.row}, pages" in line
@@ -128,7 +128,7 @@ def found_by_a_vector(bug: str) -> tuple[Finding, Factory]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bug", SHOWN_BY_VECTORS)
-def test_the_shown_operations_carried_out_again_give_what_is_told(bug: str) -> None:
+def test_the_shown_operations_carried_out_again_give_the_shown_states(bug: str) -> None:
     finding, factory = found_by_a_vector(bug)
     asked = [unanswered(op) for op in operations(finding)]
     looks = isinstance(asked[-1], Snapshot)
@@ -142,11 +142,11 @@ def test_the_shown_operations_carried_out_again_give_what_is_told(bug: str) -> N
     size = re.search(r"\((\d+) of (\d+)\)", finding.note)
     assert size is not None and int(size[1]) == finding.trace.total
     assert int(size[2]) == finding.place.step + looks
-    hold_what_is_told_of_each_step(finding)
+    check_the_state_shown_at_each_step(finding)
     hold_text(finding)
 
 
-def test_the_shown_part_of_a_trace_judged_again_gives_what_is_told(tmp_path: Path) -> None:
+def test_the_shown_part_of_a_trace_checked_again_gives_the_same_finding(tmp_path: Path) -> None:
     other = [json.loads(json.dumps(line).replace('"r"', '"q"')) for line in RECORDED[:2]]
     path = write(tmp_path / "t.jsonl", HEADER, *other, *RECORDED[:5], RECORDED[5] | {"obs": {"freed": []}})
     with TraceReader(path) as trace:
@@ -158,33 +158,33 @@ def test_the_shown_part_of_a_trace_judged_again_gives_what_is_told(tmp_path: Pat
     assert again is not None and len(again.operations) == finding.trace.total < 8
     assert (again.finding.what, again.finding.expected) == (finding.what, finding.expected)  # type: ignore[union-attr]
     assert str(finding.place) == f"{path}:9" and finding.place.step == 8
-    hold_what_is_told_of_each_step(finding)
+    check_the_state_shown_at_each_step(finding)
     hold_text(finding)
 
 
-def test_without_a_shorter_trace_the_trace_itself_is_told() -> None:
+def test_without_a_shorter_trace_the_trace_itself_is_shown() -> None:
     config = msgspec.convert(HEADER["config"], Config)
-    told = [msgspec.convert(line, EVENTS) for line in [*RECORDED[:5], RECORDED[5] | {"obs": {"freed": []}}]]
-    again = check_again(told, config)
+    reported = [msgspec.convert(line, EVENTS) for line in [*RECORDED[:5], RECORDED[5] | {"obs": {"freed": []}}]]
+    again = check_again(reported, config)
     assert again is not None
     place = place_of(again.finding, "t.jsonl", 7)
-    finding = finding_of(again.finding, config, place, Shortest(None, "None."), enumerate(told, start=2))
+    finding = finding_of(again.finding, config, place, Shortest(None, "None."), enumerate(reported, start=2))
     assert [moment.line for moment in finding.trace.moments] == [2, 3, 4, 5, 6, 7]
-    hold_what_is_told_of_each_step(finding)
+    check_the_state_shown_at_each_step(finding)
     hold_text(finding)
 
 
-def test_a_failing_implementation_is_told_with_its_own_line(tmp_path: Path) -> None:
+def test_a_failing_implementation_is_reported_with_its_own_line(tmp_path: Path) -> None:
     vector = read_vector(write(tmp_path / "v.jsonl", VECTOR, *LIFE))
     finding = finding_of_run(vector, run_vector(vector, Raises), Raises)
     assert finding.kind == "failure" and finding.what == "raised KeyError: 'lost r'"
     assert finding.raised[-1].split(" in ")[1] == 'finish: raise KeyError(f"lost {req}")'
     assert finding.last is not None and finding.last.answer is None
-    hold_what_is_told_of_each_step(finding)
+    check_the_state_shown_at_each_step(finding)
     hold_text(finding)
 
 
-def test_an_expectation_that_fails_is_told_with_the_whole_vector(tmp_path: Path) -> None:
+def test_an_expectation_that_fails_is_reported_with_the_whole_vector(tmp_path: Path) -> None:
     expect = {"op": "expect", "answer": {"freed": 2}}
     vector = read_vector(write(tmp_path / "v.jsonl", VECTOR, *LIFE, expect))
     factory = BUGS["retract-tail-orphaned"].factory
@@ -192,7 +192,7 @@ def test_an_expectation_that_fails_is_told_with_the_whole_vector(tmp_path: Path)
     assert finding.kind == "expectation" and (finding.expected, finding.observed) == (2, 1)
     assert [moment.line for moment in finding.trace.moments] == [2, 3, 4, 5, 6, 7]
     assert all(moment.answer is not None for moment in finding.trace.moments)
-    hold_what_is_told_of_each_step(finding)
+    check_the_state_shown_at_each_step(finding)
     hold_text(finding)
 
 
@@ -200,7 +200,7 @@ MEMORY = [path for path in memory_vector_files() if path.stem.startswith("wrong_
 
 
 @pytest.mark.parametrize("path", MEMORY, ids=lambda path: path.stem)
-def test_the_shown_memory_events_judged_again_give_what_is_told(path: Path, tmp_path: Path) -> None:
+def test_the_shown_memory_events_checked_again_give_the_same_finding(path: Path, tmp_path: Path) -> None:
     header, *rest = [json.loads(line) for line in path.read_text().splitlines()]
     kept = {key: value for key, value in header.items() if key not in ("description", "rules", "source")}
     trace = tmp_path / "t.jsonl"
@@ -221,28 +221,28 @@ def test_the_shown_memory_events_judged_again_give_what_is_told(path: Path, tmp_
         for moment in finding.trace.moments:
             found = checker.step(msgspec.convert(moment.event, MemoryEvent))
             pages = {(pool, page) for pool, cells in moment.cells.items() for page in cells}
-            told = {(pool, page) for pool, page in pages if moment.cells[pool][page].kind == "held"}
+            reported = {(pool, page) for pool, page in pages if moment.cells[pool][page].kind == "held"}
             holds = {
                 (name, str(page))
                 for name, pool in checker.state.pools.items()
                 for page in pool.pages
                 if pool.pages[page].holders
             }
-            assert told == holds & pages
+            assert reported == holds & pages
         assert (finding.rule and finding.rule.id, finding.what) in {(one.rule, describe(one)) for one in found}
         assert finding.last is not None and finding.last.line == finding.place.line
         assert finding.what in finding.last.breaks
         hold_text(finding)
 
 
-def test_a_story_holds_the_implementation_to_its_own_answer(tmp_path: Path) -> None:
+def test_a_description_holds_the_implementation_to_its_own_answer(tmp_path: Path) -> None:
     """The answer that is shown is the one of the trace that is shown, not the one that was met first."""
     noise = [json.loads(json.dumps(line).replace('"r"', '"q"').replace('"launch": 1', '"launch": 9')) for line in LIFE]
     vector = read_vector(write(tmp_path / "v.jsonl", VECTOR, *noise[:5], *LIFE))
     finding = finding_of_run(vector, run_vector(vector, KeepsPages), KeepsPages)
     assert finding.place.step == 11 and finding.trace.total == 5
     assert finding.expected == [2] and "pages 1..2" in finding.before[0]
-    hold_what_is_told_of_each_step(finding)
+    check_the_state_shown_at_each_step(finding)
 
 
 def marked(finding: Finding) -> dict[str, list[str]]:

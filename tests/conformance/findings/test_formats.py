@@ -1,4 +1,4 @@
-"""What comes out of a run and of a check in the formats of other tools."""
+"""The results of a run and of a check in the formats of other tools."""
 
 import json
 from pathlib import Path
@@ -81,7 +81,7 @@ def test_the_schema_is_printed_and_refuses_what_is_no_report(capsys: pytest.Capt
     assert not validator.is_valid({"command": "run", "subject": "x", "cases": [{"name": "y", "verdict": "maybe"}]})
 
 
-def test_the_same_finding_of_two_vectors_is_told_once_with_both_names(
+def test_the_same_finding_of_two_vectors_is_reported_once_with_both_names(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_command(RUN) == 1
@@ -112,7 +112,7 @@ def test_a_trace_that_cannot_be_read_is_an_error_in_junit(folder: Path) -> None:
 
 
 def unknown(model: BaseModel) -> list[str]:
-    """What a file has and SARIF does not know."""
+    """The fields of a file that SARIF does not know."""
     found = list(model.model_extra or ())
     for name in type(model).model_fields:
         value = getattr(model, name)
@@ -188,10 +188,10 @@ def test_quiet_prints_a_line(folder: Path, capsys: pytest.CaptureFixture[str]) -
     )
 
 
-def test_what_nobody_reads_is_not_looked_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_details_that_no_report_shows_are_not_computed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kvconform.levels.requests.checking.shortest_of_trace", lambda *_: 1 / 0)
     assert run_command(["check", "left.jsonl", "-q"]) == 1
-    assert run_command(["check", "left.jsonl", "-q", "--junit", "out.xml"]) == FAULTY, "here somebody does"
+    assert run_command(["check", "left.jsonl", "-q", "--junit", "out.xml"]) == FAULTY, "here a report is read"
 
 
 def test_x_stops_at_the_first(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

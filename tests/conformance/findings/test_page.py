@@ -33,8 +33,8 @@ def text_of(page: str) -> str:
 def steps(page: str) -> list[dict[str, object]]:
     found = re.search(r'<script type="application/json">(.*?)</script>', page, re.DOTALL)
     assert found is not None
-    told: list[dict[str, object]] = json.loads(found[1])
-    return told
+    reported: list[dict[str, object]] = json.loads(found[1])
+    return reported
 
 
 @pytest.mark.parametrize(
@@ -72,9 +72,9 @@ def test_a_page_says_what_the_report_says(folder: Path) -> None:
         "SGLang pull request 22862",
     ):
         assert part in text
-    told = steps(page)
-    assert [step["line"] for step in told] == [2, 3, 4, 5, 6]
-    assert told[-1] == {
+    reported = steps(page)
+    assert [step["line"] for step in reported] == [2, 3, 4, 5, 6]
+    assert reported[-1] == {
         "line": 6,
         "event": '{"op": "finish", "req": "r"}',
         "answer": '{"freed": []}',

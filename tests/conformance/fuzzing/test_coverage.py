@@ -1,4 +1,4 @@
-"""Who knows what others have reached looks elsewhere."""
+"""A fuzzer that knows what others have reached looks elsewhere."""
 
 from kvconform.fuzzing.coverage import Coverage, kind_of
 from kvconform.fuzzing.style import Chance

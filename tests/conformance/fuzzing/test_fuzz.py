@@ -100,7 +100,7 @@ def test_the_machine_finds_what_the_documents_describe(name: str) -> None:
     pytest.fail("no seed finds it")
 
 
-def test_the_machine_fails_on_a_planted_defect_with_its_story(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_state_machine_fails_on_an_injected_defect_with_its_description(capsys: pytest.CaptureFixture[str]) -> None:
     case = machine(LeavesTheTail).TestCase
     case.settings = settings(
         max_examples=400,
@@ -113,9 +113,9 @@ def test_the_machine_fails_on_a_planted_defect_with_its_story(capsys: pytest.Cap
     started = time.monotonic()
     with pytest.raises(DoesNotConform, match="TAIL-1 is broken at a drawn run") as failure:
         case("runTest").debug()
-    story = str(failure.value)
-    assert "The shortest operations that still show it" in story and "step" in story and "what happens" in story
-    assert "asks how much of it is cached" in story and len(story.splitlines()) < 50
+    text = str(failure.value)
+    assert "The shortest operations that still show it" in text and "step" in text and "what happens" in text
+    assert "asks how much of it is cached" in text and len(text.splitlines()) < 50
     assert not getattr(failure.value, "__notes__", []) and failure.value.__cause__ is None
     assert "draw" not in capsys.readouterr().out.lower()
     assert time.monotonic() - started < 120, "Hypothesis does not shrink"
@@ -229,7 +229,7 @@ class KeepsPagesOrFails(KeepsPages):
 TWO = "tests.conformance.fuzzing.test_fuzz:KeepsPagesOrFails"
 
 
-def test_it_goes_on_until_the_time_is_up_and_tells_each_kind_once(
+def test_it_goes_on_until_the_time_is_up_and_reports_each_kind_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def rounds(*_: object) -> Iterator[tuple[Tally, float]]:
@@ -244,8 +244,8 @@ def test_it_goes_on_until_the_time_is_up_and_tells_each_kind_once(
     monkeypatch.setattr("kvconform.fuzzing.fuzz.runs", rounds)
     out = tmp_path / "failure.jsonl"
     assert run_command(["fuzz", "--impl", TWO, "--out", str(out)]) == 1
-    told = capsys.readouterr().out
-    assert re.findall(r"(PAGE-1 is broken|The implementation failed.*) at .*/(\S+):.*finish(.*)\n", told) == [
+    reported = capsys.readouterr().out
+    assert re.findall(r"(PAGE-1 is broken|The implementation failed.*) at .*/(\S+):.*finish(.*)\n", reported) == [
         ("PAGE-1 is broken", "failure.jsonl", ", 3 times"),
         ("The implementation failed against OP-1", "failure.2.jsonl", ""),
     ]
@@ -256,7 +256,7 @@ def test_it_goes_on_until_the_time_is_up_and_tells_each_kind_once(
 def test_fuzzing_goes_on_after_something_breaks_and_ends_in_time_with_its_traces_shortened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A clock that goes on whenever somebody looks: operations and attempts to shorten take time, waiting does not.
+    # A clock that goes on whenever it is read: operations and attempts to shorten take time, waiting does not.
     looks = count()
     monkeypatch.setattr(time, "monotonic", lambda: next(looks) * 0.15)
     arguments = ["fuzz", "--impl", KEEPS, "--seconds", "20", "--seed", "3", "--out", str(tmp_path / "failure.jsonl")]
@@ -269,11 +269,11 @@ def test_fuzzing_goes_on_after_something_breaks_and_ends_in_time_with_its_traces
 def test_what_is_accepted_is_counted_and_not_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     known = tmp_path / "known.toml"
     rules = "PAGE-1", "SESS-4", "MAMBA-2", "MAMBA-4"
-    known.write_text("".join(f'[[known]]\nrule = "{rule}"\nreason = "planted"\n' for rule in rules))
+    known.write_text("".join(f'[[known]]\nrule = "{rule}"\nreason = "injected"\n' for rule in rules))
     out = tmp_path / "failure.jsonl"
     arguments = ["fuzz", "--impl", KEEPS, "--seconds", "3", "--out", str(out), "--baseline", str(known)]
     assert run_command(arguments) == 0
-    assert re.search(r"Known: PAGE-1: [1-9]\d* times. planted", capsys.readouterr().out)
+    assert re.search(r"Known: PAGE-1: [1-9]\d* times. injected", capsys.readouterr().out)
     assert not out.exists()
 
 

@@ -113,7 +113,7 @@ def test_the_gallery_has_every_defect_that_is_demanded_of_it(name: str) -> None:
     assert name in BUGS
 
 
-LAW_ALONE: dict[str, set[str]] = {
+MEMORY_CHECKER_ALONE: dict[str, set[str]] = {
     "row-freed-while-read": {"MEM-TAKE"},
     "retract-tail-orphaned": {"MEM-LEAK"},
     "overrun-slot-freed-twice": {"MEM-RELEASE", "MEM-COUNT"},
@@ -275,17 +275,17 @@ def test_the_table_has_a_row_for_each_defect() -> None:
     assert not missed.is_found
 
 
-@pytest.mark.parametrize(("name", "rules"), LAW_ALONE.items())
-def test_the_law_alone_finds_what_is_done_to_memory(name: str, rules: set[str]) -> None:
+@pytest.mark.parametrize(("name", "rules"), MEMORY_CHECKER_ALONE.items())
+def test_the_memory_checker_alone_finds_defects_of_memory(name: str, rules: set[str]) -> None:
     assert find_by_memory_model(BUGS[name], VECTORS).keys() == rules
 
 
-def test_the_law_alone_finds_nothing_in_the_reference() -> None:
+def test_the_memory_checker_alone_finds_nothing_in_the_reference() -> None:
     assert not find_by_memory_model(REFERENCE, VECTORS)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_law_alone_finds_nothing_in_walks_of_the_reference(seed: int) -> None:
+def test_the_memory_checker_alone_finds_nothing_in_walks_of_the_reference(seed: int) -> None:
     draw = RandomDraw(seed)
     config = memory(draw)
     model = Model(config)
@@ -297,7 +297,7 @@ def test_the_law_alone_finds_nothing_in_walks_of_the_reference(seed: int) -> Non
     assert findings(Manager, config, done) == []
 
 
-def test_the_story_tells_every_step_and_what_the_model_knows() -> None:
+def test_the_description_has_every_step_and_the_models_state() -> None:
     bug = BUGS["publish-frees-the-shared-page"]
     shown = shorten(bug, min(find_by_vectors(bug, VECTORS), key=lambda one: one.operations))
     assert shown is not None
@@ -331,7 +331,7 @@ def test_a_manager_without_a_defect_is_the_reference() -> None:
     assert REFERENCE.factory is Manager and REFERENCE.is_of_scheduler
 
 
-def test_a_story_is_told_at_once_and_nothing_is_fuzzed(
+def test_a_scenario_is_reported_at_once_and_nothing_is_fuzzed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(finders, "fuzz", None)

@@ -66,7 +66,7 @@ def test_walks_find_it_and_blame_its_rule(name: str) -> None:
 
 
 class NeverDone(Transfers):
-    """Who has been copied counts as being copied for good."""
+    """A page that has been copied counts as being copied for good."""
 
     def complete(self, id: int, failed: bool) -> Transfer:
         transfer = super().complete(id, failed)
@@ -85,7 +85,7 @@ class RowedNeverEvicted(RowedEngine):
 @pytest.mark.parametrize(
     "walking", [lambda seed: walk(seed, NeverEvicted), lambda seed: scheduled(seed, RowedNeverEvicted)]
 )
-def test_what_nobody_uses_is_evicted_in_the_end(walking: Callable[[int], Walk]) -> None:
+def test_unused_pages_are_evicted_in_the_end(walking: Callable[[int], Walk]) -> None:
     found = {finding.rule: describe(finding) for finding in walking(0).findings}
     assert "never evicted" in found["MEM-FAILED"]
 

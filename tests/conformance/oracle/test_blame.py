@@ -66,8 +66,8 @@ FIRST_TURN: Operations = [OpenSession("s"), *runs("t1", range(6), "s"), CacheUnf
 SECOND_TURN = Submit("t2", [*range(6), 7, 8, 9, 10], "s")
 
 
-def told(before: Operations, last: Operation[Any], config: Config = SMALL) -> Model:
-    """The model after some operations, which it answers itself, and after the last one, whose answer is judged."""
+def model_after(before: Operations, last: Operation[Any], config: Config = SMALL) -> Model:
+    """The model after some operations, which it answers itself, and after the last one, whose answer is checked."""
     model = Model(config)
     for op in before:
         try:
@@ -81,7 +81,7 @@ def told(before: Operations, last: Operation[Any], config: Config = SMALL) -> Mo
 def looked(before: Operations) -> SnapshotAnswer:
     """The whole state after some operations."""
     look = Snapshot()
-    told([replace(op) for op in before], look)
+    model_after([replace(op) for op in before], look)
     assert look.obs is not None
     return look.obs
 
@@ -89,7 +89,7 @@ def looked(before: Operations) -> SnapshotAnswer:
 def blamed(before: Operations, last: Operation[Any], config: Config = SMALL) -> str:
     """The rule that the answer to the last operation breaks."""
     with pytest.raises(Violation) as caught:
-        told([replace(op) for op in before], last, config)
+        model_after([replace(op) for op in before], last, config)
     return caught.value.rule.id
 
 
@@ -168,7 +168,7 @@ def test_after_a_verify_a_slot_answers_for_its_own_lengths() -> None:
     assert blamed(turn, Snapshot(obs=SnapshotAnswer(sessions={"s": more}))) == "DATA-1"
 
 
-# Protected lengths that a match tells
+# Protected lengths that a match reports
 
 
 @pytest.mark.parametrize(("protected_len", "rule"), [(2, "LEN-2"), (0, "STORE-4")])
@@ -222,7 +222,7 @@ def test_the_late_end_of_a_session_that_publishes() -> None:
 
 
 def test_an_abort_that_loses_a_part_of_what_it_lets_go() -> None:
-    """A turn's memory stays where it should be wiped (SESS-5), or a page of it is nobody's (PAGE-1)."""
+    """A turn's memory stays where it should be wiped (SESS-5), or a page of it belongs to no holder (PAGE-1)."""
     assert blamed(SESSION, Abort("t1", obs=ReleaseAnswer([]))) == "SESS-5"
     assert blamed(SESSION, Abort("t1", obs=ReleaseAnswer([1]))) == "PAGE-1"
 
@@ -297,7 +297,7 @@ def test_rows_of_a_refused_batch(factory: type[Engine], operations: Operations) 
 def test_rows_of_a_refused_batch_are_missing_in_what_follows() -> None:
     again = replace(TOO_MANY[-1], refused=Refused(rule="CAP-1", rows_short=3))
     report = Report()
-    told(TOO_MANY, report)
+    model_after(TOO_MANY, report)
     assert report.obs is not None
     fewer = replace(report.obs, rows_available=0)
     assert blamed(TOO_MANY, again) == blamed(TOO_MANY, Report(obs=fewer)) == "ROW-3"
@@ -311,7 +311,7 @@ def test_rows_of_a_refused_batch_are_missing_in_what_follows() -> None:
 
 
 GONE: Operations = [*runs("r", range(6)), Finish("r")]
-TELLS_A_ROW = {
+REPORTS_A_ROW = {
     "of one that is gone, free by now": (
         GONE,
         {"requests": {"r": HolderView(0, 0, 1, 1)}, "free_rows": [0, 1]},
@@ -336,7 +336,7 @@ TELLS_A_ROW = {
 }
 
 
-@pytest.mark.parametrize(("before", "answer", "rule"), TELLS_A_ROW.values(), ids=TELLS_A_ROW)
+@pytest.mark.parametrize(("before", "answer", "rule"), REPORTS_A_ROW.values(), ids=REPORTS_A_ROW)
 def test_a_row_too_many(before: Operations, answer: dict[str, Any], rule: str) -> None:
     assert blamed(before, Snapshot(obs=SnapshotAnswer(**answer))) == rule
 
@@ -384,13 +384,13 @@ def test_a_batch_that_is_refused(named: str, rule: str) -> None:
 def test_a_finish_that_frees_what_it_should_publish() -> None:
     before = runs("r", range(6))
     with pytest.raises(Violation, match=r"^STORE-5: page 1 was freed, but it is no duplicate$"):
-        told([replace(op) for op in before], Finish("r", obs=ReleaseAnswer([1, 2])))
+        model_after([replace(op) for op in before], Finish("r", obs=ReleaseAnswer([1, 2])))
     wrong = CacheUnfinished("r", obs=PublishAnswer(4, [1]))
     with pytest.raises(Violation, match=r"^STORE-5: page 1 was freed, but it is no duplicate$"):
-        told([replace(op) for op in before], wrong)
+        model_after([replace(op) for op in before], wrong)
     shared: Operations = [*before, *runs("q", range(6), launch=2), Finish("q")]
     with pytest.raises(Violation, match=r"^STORE-5: page 3 was freed, but it belongs to the prefix store$"):
-        told([replace(op) for op in shared], CacheUnfinished("r", obs=PublishAnswer(4, [3])))
+        model_after([replace(op) for op in shared], CacheUnfinished("r", obs=PublishAnswer(4, [3])))
     assert blamed(shared, CacheUnfinished("r", obs=PublishAnswer(4, [1, 9]))) == "PAGE-1"
 
 
@@ -408,15 +408,15 @@ def test_a_publication_without_a_store() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pages", "window", "lawful"), [(0, 0, True), (3, 4, True), (3, 0, False), (0, 4, False), (3, 5, False)]
+    ("pages", "window", "allowed"), [(0, 0, True), (3, 4, True), (3, 0, False), (0, 4, False), (3, 5, False)]
 )
-def test_a_refusal_says_all_that_was_missing_or_nothing(pages: int, window: int, *, lawful: bool) -> None:
+def test_a_refusal_says_all_that_was_missing_or_nothing(pages: int, window: int, *, allowed: bool) -> None:
     small = replace(SMALL, num_pages=2, sliding_window=4, num_window_pages=1)
     before: Operations = [Submit("r", [0] * 18), MatchPrefix("r")]
     refused = Refused("no room", "CAP-1", pages_short=pages, window_short=window)
     last = Prefilled([("r", 18)], refused=refused)
-    if lawful:
-        told(before, last, small)
+    if allowed:
+        model_after(before, last, small)
     else:
         assert blamed(before, last, small) == "CAP-1"
 

@@ -86,11 +86,11 @@ def traffic(config: Config, seed: int, ahead: int) -> list[Operation[Any]]:
             complete(rng.randrange(ahead + 1))
             if rng.random() < 0.6:
                 do(CacheUnfinished(req))
-        everybody = [name for name, request in model.state.requests.items() if request.running]
-        running = [name for name in everybody if name != req] if rng.random() < 0.4 else everybody
+        all_running = [name for name, request in model.state.requests.items() if request.running]
+        running = [name for name in all_running if name != req] if rng.random() < 0.4 else all_running
         for _ in range(rng.randrange(12)):
             if rng.random() < 0.3:
-                running = everybody
+                running = all_running
             if not running or not do(Decode(running)):
                 break
             if rng.random() < 0.1:
@@ -107,7 +107,7 @@ def traffic(config: Config, seed: int, ahead: int) -> list[Operation[Any]]:
                 complete(rng.choice((0, ahead)))
                 gone = rng.choice(running)
                 do(Finish(gone))
-                running, everybody = ([name for name in names if name != gone] for names in (running, everybody))
+                running, all_running = ([name for name in names if name != gone] for names in (running, all_running))
         complete(rng.choice((0, ahead)))
         for name in rng.sample(running, len(running) // 2):
             do((Finish if rng.random() < 0.9 else Retract)(name))
@@ -115,7 +115,7 @@ def traffic(config: Config, seed: int, ahead: int) -> list[Operation[Any]]:
     return done
 
 
-def told(state: NotedState) -> dict[str, Any]:
+def attributes(state: NotedState) -> dict[str, Any]:
     """A state, to be compared; counters without what they never counted."""
     shown = {name: value for name, value in vars(state).items() if name not in ("store", "requests", "memory")}
     counters = {name: +Counter(shown[name]) for name in ("checked", "unchecked", "reached", "chosen")}
@@ -125,7 +125,7 @@ def told(state: NotedState) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """What an object has, whatever it is, to be compared."""
+    """The attributes of any object, to be compared."""
     if isinstance(value, dict):
         return {key: plain(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
@@ -154,9 +154,9 @@ def test_a_batch_that_goes_on_comes_to_the_same_state(name: str, ahead: int, che
             assert alone._state.flights == watched.state.flights
             beside += bool(alone._steady._members) and not isinstance(op, (Decode, Launch, Complete))
             if number % 60 == 59 or number == len(operations) - 1:
-                assert told(alone.state) == told(watched.state)
+                assert attributes(alone.state) == attributes(watched.state)
             elif alone._steady._members and (number % 4 == 3 if checker else isinstance(op, Finish)):
-                assert told(copy.deepcopy(alone).state) == told(watched.state)
+                assert attributes(copy.deepcopy(alone).state) == attributes(watched.state)
     one_by_one = {"states", "a window"} if checker else {"states"}
     assert (went_on > 40) == (name not in one_by_one), went_on
     assert (beside > 1) == (name in ("plain", "tokens as pages")), beside
@@ -197,7 +197,7 @@ def test_a_wrong_answer_of_a_batch_that_goes_on_is_found() -> None:
 
 
 def outcome(model: Model, op: Event) -> str:
-    """What a model says of an operation, and its answer, which is its own where none is told."""
+    """A model's verdict on an operation, and the answer: the model's own where none is reported."""
     own = copy.deepcopy(op)
     try:
         model.step(own)
@@ -240,7 +240,7 @@ def test_a_batch_that_goes_on_is_refused_what_it_is_refused_one_by_one(name: str
             attempts += [Finish(req, refused=no) for req in decoded[:1]] + [Submit("new", [1], refused=no)]
             for attempt in attempts if steady else ():
                 goes_on, one_by_one = copy.deepcopy(model), copy.deepcopy(model)
-                one_by_one.state  # noqa: B018 (whoever looks at it ends the batch)
+                one_by_one.state  # noqa: B018 (reading it ends the batch)
                 verdict = outcome(goes_on, attempt)
                 assert verdict == outcome(one_by_one, attempt)
                 refused += not verdict.startswith("allowed")
@@ -249,7 +249,7 @@ def test_a_batch_that_goes_on_is_refused_what_it_is_refused_one_by_one(name: str
 
 
 def test_a_batch_goes_on_where_there_is_no_room_for_its_next_step() -> None:
-    """So it does once somebody has evicted, or retracted another."""
+    """So it does once a request has evicted pages, or retracted another."""
     model, went_on = QuickModel(SHORT["pages"]), 0
     for op in traffic(SHORT["pages"], 3, 0)[:150]:
         short = copy.deepcopy(model)
@@ -262,8 +262,8 @@ def test_a_batch_goes_on_where_there_is_no_room_for_its_next_step() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ahead", [0, 1])
-def test_whoever_finishes_with_a_page_of_another_is_told_what_that_one_has_by_then(ahead: int) -> None:
-    told = dict[tuple[int, str], set[str]]()
+def test_a_request_that_finishes_with_a_page_of_another_sees_the_pages_of_that_one_by_then(ahead: int) -> None:
+    reported = dict[tuple[int, str], set[str]]()
     for seed in range(4):
         watched, alone = Model(CONFIGS["plain"]), QuickModel(CONFIGS["plain"])
         for op in traffic(CONFIGS["plain"], seed, ahead):
@@ -274,15 +274,15 @@ def test_whoever_finishes_with_a_page_of_another_is_told_what_that_one_has_by_th
                 for model in (watched, alone) if others else ():
                     with pytest.raises(Violation) as broken:
                         model.step(wrong)
-                    told.setdefault((seed, op.req), set()).add(str(broken.value))
+                    reported.setdefault((seed, op.req), set()).add(str(broken.value))
             watched.step(op)
             alone.step(op)
-    assert len(told) > 2 and all(len(said) == 1 for said in told.values())
+    assert len(reported) > 2 and all(len(said) == 1 for said in reported.values())
 
 
 @pytest.mark.slow
-def test_whoever_is_given_a_page_of_a_batch_is_told_what_it_has_by_then() -> None:
-    told = dict[tuple[int, str], set[str]]()
+def test_a_request_that_is_given_a_page_of_a_batch_sees_the_pages_of_the_batch_by_then() -> None:
+    reported = dict[tuple[int, str], set[str]]()
     for seed in range(4):
         watched, alone = Model(CONFIGS["plain"]), QuickModel(CONFIGS["plain"])
         for op in traffic(CONFIGS["plain"], seed, 0):
@@ -294,11 +294,11 @@ def test_whoever_is_given_a_page_of_a_batch_is_told_what_it_has_by_then() -> Non
                 for model in (watched, alone):
                     with pytest.raises(Violation) as broken:
                         model.step(wrong)
-                    told.setdefault((seed, str(op.reqs)), set()).add(str(broken.value))
+                    reported.setdefault((seed, str(op.reqs)), set()).add(str(broken.value))
             watched.step(op)
             alone.step(op)
-    assert len(told) > 2 and all(len(said) == 1 for said in told.values())
-    assert any("committed" in one for said in told.values() for one in said)
+    assert len(reported) > 2 and all(len(said) == 1 for said in reported.values())
+    assert any("committed" in one for said in reported.values() for one in said)
 
 
 def test_launches_of_a_batch_that_goes_on_complete_in_order() -> None:
@@ -336,7 +336,7 @@ def test_a_batch_does_not_go_on_where_one_of_it_was_let_go_in_between() -> None:
 @pytest.mark.parametrize(
     ("done", "why"), [(1, "not done"), (2, "not verified"), (3, "not verified"), (4, "no token"), (0, "a prefill")]
 )
-def test_whoever_has_something_else_to_do_first_does_not_join(done: int, why: str) -> None:
+def test_a_request_with_another_operation_first_does_not_join(done: int, why: str) -> None:
     """A speculative step that is prepared, launched, completed, or verified past its stop; or an unfinished prefill."""
     model = QuickModel(CONFIGS["plain"])
     for req in "abc":
@@ -370,7 +370,7 @@ def test_what_a_batch_that_goes_on_has_past_its_last_step_stays_its_own() -> Non
 
 
 def test_rows_are_given_beside_a_batch_in_flight_as_after_any_launch() -> None:
-    """That a row which is given was not one that is read is judged, whether the batch goes on or not."""
+    """That a row which is given was not one that is read is checked, whether the batch goes on or not."""
     model, prompt = QuickModel(Config(4, 16, 3, 64)), [*range(9)]
     first: list[Event] = [Submit("a", prompt), MatchPrefix("a"), Extend([("a", 9)]), Launch(1, ["a"])]
     first += [Complete(1, {"a": 50}), Submit("b", prompt), MatchPrefix("b")]

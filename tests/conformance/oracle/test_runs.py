@@ -12,9 +12,9 @@ from kvspec.pages import compress, expand
 @given(st.lists(st.integers(0, 5), max_size=30), st.lists(st.integers(0, 5), max_size=30))
 def test_two_sequences_are_gone_through_alongside(one: list[int], other: list[int]) -> None:
     both = list(zip(one, other, strict=False))
-    told = list(alongside(compress(one), compress(other)))
-    assert [(first + i, second + i) for first, second, length in told for i in range(length)] == both
-    assert len(told) <= len(compress(one)) + len(compress(other))
+    reported = list(alongside(compress(one), compress(other)))
+    assert [(first + i, second + i) for first, second, length in reported for i in range(length)] == both
+    assert len(reported) <= len(compress(one)) + len(compress(other))
 
 
 @given(

@@ -18,8 +18,8 @@ THOROUGH = pytest.mark.thorough
 
 SOURCES = Path(kvspec.__file__).parent
 
-Told = tuple[bool, str]
-Prover = Callable[..., Told]
+Reported = tuple[bool, str]
+Prover = Callable[..., Reported]
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def proved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Prover:
     """Writes modules, `on_trial` or those that are named, and proves the contracts in them."""
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
 
-    def run(*sources: str, names: Sequence[str] = ("on_trial",), unconfirmed: dict[str, str] | None = None) -> Told:
+    def run(*sources: str, names: Sequence[str] = ("on_trial",), unconfirmed: dict[str, str] | None = None) -> Reported:
         for name, source in zip(names, sources, strict=True):
             (tmp_path / f"{name}.py").write_text(source)
         out = io.StringIO()
@@ -77,12 +77,12 @@ MISTAKES = {
     "the store's sides left behind": ("window", "left_behind", "max(lengths.protected, cursor)", "cursor"),
     "the first borders kept": ("states", "kept_borders", "[-KEPT:]", "[:KEPT]"),
     "a state before what is locked": ("states", "last_state", "protected <= border", "0 <= border"),
-    "a row given to somebody else": ("ownership", "allocate", "return record", "return owner"),
+    "a row given to another request": ("ownership", "allocate", "return record", "return owner"),
     "a row that was not kept": ("ownership", "reuse", "return record", "return FREE"),
     "a row free under its launch": ("ownership", "withhold", "readers > 0", "readers > 1"),
     "a row withheld for ever": ("ownership", "flush", "readers == 0", "readers < 0"),
     "a page published and kept": ("ownership", "publish", "return STORE", "return record"),
-    "a page that nobody gets back": ("ownership", "release", "return FREE", "return owner"),
+    "a page that is never returned": ("ownership", "release", "return FREE", "return owner"),
     "a record that the slot has, too": ("ownership", "lend", "Lease(0,", "Lease(lease.slot,"),
     "a record that the turn has, too": ("ownership", "save", "lease.turn, 0)", "lease.turn, lease.turn)"),
     "a part of a page not counted": ("lengths", "held_tokens", "ceil_align(", "min(lengths.allocated, "),
@@ -101,12 +101,12 @@ def test_each_wrong_function_is_refuted(module: str, proved: Prover) -> None:
             contract, found, rest = alone(module, function).rpartition(right)
             assert found
             wrong[f"on_trial_{number}:{function}"] = contract + instead + rest
-    as_declared, told = proved(*wrong.values(), names=[name.partition(":")[0] for name in wrong])
+    as_declared, reported = proved(*wrong.values(), names=[name.partition(":")[0] for name in wrong])
     assert not as_declared
     for name in wrong:
         _, _, function = name.partition(":")
         shown = rf"{name} is refuted at page size (?:(?!on_trial)[\s\S])* when calling {function}\(.*\d"
-        assert re.search(shown, told), f"{name} in {told}"
+        assert re.search(shown, reported), f"{name} in {reported}"
 
 
 def test_each_contract_has_failed_once() -> None:
@@ -119,9 +119,9 @@ def test_each_contract_has_failed_once() -> None:
 
 
 def test_a_right_function_is_confirmed(proved: Prover) -> None:
-    as_declared, told = proved(alone("lengths", "resume"))
+    as_declared, reported = proved(alone("lengths", "resume"))
     assert as_declared
-    assert "confirmed" in told and "refuted" not in told
+    assert "confirmed" in reported and "refuted" not in reported
 
 
 ENDLESS = """
@@ -147,25 +147,25 @@ def total(number: int) -> int:
 def test_what_is_unconfirmed_must_be_declared(proved: Prover, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prove, "SECONDS", 0.5)
     monkeypatch.setattr(prove, "SECONDS_IN_VAIN", 0.5)
-    as_declared, told = proved(ENDLESS)
-    assert not as_declared and "on_trial:total is unconfirmed at page size any, which is not declared" in told
-    as_declared, told = proved(ENDLESS, unconfirmed={"on_trial:total": "for a reason"})
-    assert as_declared and "on_trial:total is unconfirmed, as declared: for a reason" in told
+    as_declared, reported = proved(ENDLESS)
+    assert not as_declared and "on_trial:total is unconfirmed at page size any, which is not declared" in reported
+    as_declared, reported = proved(ENDLESS, unconfirmed={"on_trial:total": "for a reason"})
+    assert as_declared and "on_trial:total is unconfirmed, as declared: for a reason" in reported
 
 
 def test_what_is_declared_unconfirmed_must_be(proved: Prover) -> None:
-    as_declared, told = proved(TRIVIAL, unconfirmed={"on_trial:total": "for a reason"})
-    assert not as_declared and "declared to be unconfirmed, but is not" in told
+    as_declared, reported = proved(TRIVIAL, unconfirmed={"on_trial:total": "for a reason"})
+    assert not as_declared and "declared to be unconfirmed, but is not" in reported
 
 
 def test_a_condition_that_is_never_met_confirms_nothing(proved: Prover) -> None:
     source = TRIVIAL.replace("@ensure", "@require(lambda number: number < number)\n@ensure")
-    as_declared, told = proved(source.replace("import ensure", "import ensure, require"))
-    assert not as_declared and "refuted" in told
+    as_declared, reported = proved(source.replace("import ensure", "import ensure, require"))
+    assert not as_declared and "refuted" in reported
 
 
 def test_a_call_that_breaks_what_its_callee_requires_is_refuted(proved: Prover) -> None:
-    as_declared, told = proved(
+    as_declared, reported = proved(
         TRIVIAL.replace("import ensure", "import ensure, require")
         + """
 @require(lambda number: number >= 0)
@@ -178,7 +178,7 @@ def calls(number: int) -> int:
     return root(number)
 """
     )
-    assert not as_declared and "on_trial:calls is refuted" in told
+    assert not as_declared and "on_trial:calls is refuted" in reported
 
 
 def test_all_contracts_are_proved() -> None:
@@ -191,13 +191,13 @@ def test_all_contracts_are_proved() -> None:
     assert with_contracts == set(prove.MODULES)
 
 
-def test_the_law_is_proved_and_shown() -> None:
+def test_the_memory_model_is_proved_and_shown() -> None:
     out = io.StringIO()
     assert prove.prove_memory(Console(file=out, width=120), 1, ("initial", "operation"))
     assert re.search(r"operation +insert +9 +proved for any size", out.getvalue())
 
 
-def test_what_is_not_proved_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_proof_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     verdicts = [prove.StepVerdict("step take", "after it", "ACC-1", "refuted", "page 1: not so", 0.1)]
     monkeypatch.setattr(
         prove, "_ask", lambda kind, *_: [{"step": ["take", "drop"]}] if kind != prove.StepVerdict else verdicts

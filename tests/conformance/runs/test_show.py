@@ -1,4 +1,4 @@
-"""`kvspec show`: a trace of either level as a story, whole or in part."""
+"""`kvspec show`: a trace of either level as a description, whole or in part."""
 
 import json
 import re
@@ -21,11 +21,11 @@ def lives(number: int) -> list[dict[str, Any]]:
     found = []
     for one in range(1, number + 1):
         text = json.dumps(RECORDED).replace('"r"', f'"r{one}"').replace('"launch": 1', f'"launch": {one}')
-        told: list[dict[str, Any]] = json.loads(text)
-        told[0]["tokens"] = [100 * one + token for token in range(6)]
-        told[2]["obs"]["pages"] = {f"r{one}": [one, 1000]}
-        told[5]["obs"] = {"freed": [1000]}
-        found += told
+        reported: list[dict[str, Any]] = json.loads(text)
+        reported[0]["tokens"] = [100 * one + token for token in range(6)]
+        reported[2]["obs"]["pages"] = {f"r{one}": [one, 1000]}
+        reported[5]["obs"] = {"freed": [1000]}
+        found += reported
     return found
 
 
@@ -45,7 +45,7 @@ def numbers(out: str) -> list[int]:
     return [int(number) for number in re.findall(r"^ +(\d+)  .*[a-zA-Z]{3}", out, re.MULTILINE)]
 
 
-def test_a_trace_without_a_finding_is_told_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_trace_without_a_finding_is_shown_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = shown(capsys, write(tmp_path / "t.jsonl", HEADER, *RECORDED))
     assert "6 operations, no rule is broken, in a memory of 16 pages of 4 tokens, 2 rows." in " ".join(out.split())
     assert numbers(out) == [2, 3, 4, 5, 6, 7]
@@ -54,13 +54,13 @@ def test_a_trace_without_a_finding_is_told_whole(tmp_path: Path, capsys: pytest.
     assert "A request r" in out and "* the prefix store's" in out
 
 
-def test_a_finding_is_told_where_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_finding_is_shown_where_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = shown(capsys, write(tmp_path / "t.jsonl", HEADER, *RECORDED[:5], RECORDED[5] | {"obs": {"freed": []}}))
     assert "6 operations, a rule is broken" in " ".join(out.split())
     assert "!! page(s) 2 were not freed" in out
 
 
-def test_a_vector_is_told_with_the_models_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_vector_is_shown_with_the_models_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = shown(capsys, write(tmp_path / "v.jsonl", VECTOR, *LIFE))
     assert "A request lives." in out and numbers(out) == [2, 3, 4, 5, 6, 7]
     assert "r has row 0 and gets pages 1..2." in " ".join(out.split())
@@ -85,14 +85,16 @@ def test_a_page_a_request_and_a_line_can_be_followed(tmp_path: Path, capsys: pyt
 
 
 @pytest.mark.slow
-def test_of_a_long_trace_what_leads_to_the_finding_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_of_a_long_trace_the_operations_that_lead_to_the_finding_are_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     config = HEADER["config"] | {"num_pages": 1000}
     events = lives(400)
     events[1199] = events[1199] | {"obs": {"freed": []}}
     out = shown(capsys, write(tmp_path / "t.jsonl", HEADER | {"config": config}, *events))
     assert "2,400 operations, a rule is broken" in " ".join(out.split())
-    told = numbers(out)
-    assert told[0] == 1022 and told[-1] == 1221 and "... 1,020 events before these ..." in out
+    reported = numbers(out)
+    assert reported[0] == 1022 and reported[-1] == 1221 and "... 1,020 events before these ..." in out
     assert "page(s) 1000 were not freed" in out
     assert re.search(r"[\d,]+ more pages are in use", " ".join(out.split()))
 
@@ -146,13 +148,13 @@ def test_only_the_page_that_is_followed_is_drawn(tmp_path: Path, capsys: pytest.
         (["--request", "x"], "no event is about 'x'"),
     ],
 )
-def test_what_is_not_there_is_told_in_one_line(
+def test_a_missing_line_is_reported_in_one_line(
     arguments: list[str], reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write(tmp_path / "t.jsonl", HEADER, *RECORDED)
     assert run_command(["show", str(path), *arguments]) == 2
-    told = capsys.readouterr()
-    assert told.err == f"kvspec: {path}: {reason}\n" and told.out == ""
+    reported = capsys.readouterr()
+    assert reported.err == f"kvspec: {path}: {reason}\n" and reported.out == ""
 
 
 @pytest.mark.parametrize(
@@ -167,7 +169,7 @@ def test_what_is_not_there_is_told_in_one_line(
         (Use("t"), "positions 0 on of table t"),
     ],
 )
-def test_of_slots_and_positions_the_last_one_is_told_as_of_pages(use: Use, words: str) -> None:
+def test_of_slots_and_positions_the_last_one_is_shown_as_of_pages(use: Use, words: str) -> None:
     assert use_of(use) == words
 
 

@@ -70,7 +70,7 @@ def fails(_out: Console, _path: Path, _baseline: Baseline, _report: Report) -> N
 
 
 @pytest.mark.parametrize(("work", "verdicts"), [(dies, ["conforms", "unusable", "conforms"]), (fails, [])])
-def test_a_process_that_dies_or_fails_is_told(work: Callable[..., None], verdicts: list[str]) -> None:
+def test_a_process_that_dies_or_fails_is_reported(work: Callable[..., None], verdicts: list[str]) -> None:
     paths = list(map(Path, ("first", "second", "third")))
     checked = list(side_by_side(work, paths, 2, Console(quiet=True), Baseline()))
     assert [case.verdict for one in checked for case in one.report.cases] == verdicts

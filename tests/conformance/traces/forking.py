@@ -42,14 +42,14 @@ def carried_out(arguments: list[str]) -> dict[str, Any]:
             finally:
                 os._exit(status)
         _, ended, used = os.wait4(child, 0)
-        told = []
+        outputs = []
         for stream in (out, err):
             stream.seek(0)
-            told.append(stream.read(100_000).decode(errors="replace"))
+            outputs.append(stream.read(100_000).decode(errors="replace"))
     return {
         "status": os.waitstatus_to_exitcode(ended),
-        "out": told[0],
-        "err": told[1],
+        "out": outputs[0],
+        "err": outputs[1],
         "seconds": used.ru_utime + used.ru_stime,
         "bytes": used.ru_maxrss * 1024,
     }

@@ -1,7 +1,7 @@
 """Small files with extreme numbers, made from the types that read them: each field of each event, one at a time.
 
 A *life* is a short trace in which everything is done that its memory can do. In each file one field of one line is
-extreme, and the rest of the life follows. At its end something is told that cannot be right, so that there is always a
+extreme, and the rest of the life follows. The last event cannot be right, so that there is always a
 finding to shorten and to show, unless the file is refused before.
 """
 
@@ -112,7 +112,7 @@ class Life(NamedTuple):
 
 
 def written(lines: list[Line]) -> bytes:
-    """What stands in a file of these lines."""
+    """The content of a file of these lines."""
     return "".join(json.dumps(line) + "\n" for line in lines).encode()
 
 

@@ -2,7 +2,7 @@
 
     python -m tests.conformance.traces.mutating [--files 10000] [--seed 0]
 
-Files are traces and vectors of both levels. What is changed: bytes, lines, values in lines, compression.
+Files are traces and vectors of both levels. The changes: bytes, lines, values in lines, compression.
 """
 
 import argparse
@@ -43,7 +43,7 @@ VALUES: list[Any] = [
     [[1, 2, 3]],
     [["a", 1]],
 ]
-"""What stands in the place of a value."""
+"""The replacements of a value."""
 
 
 @cache
@@ -101,10 +101,10 @@ def _value(draw: random.Random, content: bytes) -> bytes:
     lines = content.splitlines(keepends=True) or [b"\n"]
     place = draw.randrange(len(lines))
     try:
-        told = json.loads(lines[place])
+        reported = json.loads(lines[place])
     except (ValueError, RecursionError):
         return content
-    within = told
+    within = reported
     while isinstance(within, (dict, list)) and within:
         keys = list(within) if isinstance(within, dict) else range(len(within))
         key = draw.choice(keys)
@@ -115,7 +115,7 @@ def _value(draw: random.Random, content: bytes) -> bytes:
                 within[key] = draw.choice(VALUES)
             break
         within = within[key]
-    lines[place] = json.dumps(told).encode() + b"\n"
+    lines[place] = json.dumps(reported).encode() + b"\n"
     return b"".join(lines)
 
 
@@ -136,7 +136,7 @@ def _faults(files: int, seed: int, folder: Path) -> tuple[Counter[int], list[str
         path.write_bytes(content)
         out, err = io.StringIO(), io.StringIO()
         start = time.process_time()
-        # What is run is an implementation, and that may be as large as it is told to be; the law alone is not.
+        # An implementation is run, and may be as large as it is configured to be; the memory checker alone is not.
         command = "run" if b'"description"' in content and b'"memory"' in content else "check"
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             status = cli.run_command([command, str(path)])
@@ -160,8 +160,8 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="kvspec-mutants-"))
     start = time.process_time()
     statuses, wrong = faults(asked.files, asked.seed, folder)
-    told = ", ".join(f"{count:,} with status {status}" for status, count in sorted(statuses.items()))
-    print(f"{asked.files:,} files in {time.process_time() - start:.0f} s of processor time: {told}.")
+    counts = ", ".join(f"{count:,} with status {status}" for status, count in sorted(statuses.items()))
+    print(f"{asked.files:,} files in {time.process_time() - start:.0f} s of processor time: {counts}.")
     print("\n".join(wrong) or "None went wrong.")
     if not wrong:
         folder.rmdir()

@@ -307,15 +307,15 @@ def test_a_line_as_long_as_the_limit_is_read(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_damaged_compression_is_told(
+def test_damaged_compression_is_reported(
     suffix: str, content: bytes, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / f"trace.jsonl{suffix}"
     path.write_bytes(content)
     assert run_command(["check", str(path)]) == 2
-    told = capsys.readouterr().err
-    assert told.startswith(f"kvspec: {path}:")
-    assert told.endswith(f": {reason}\n")
+    reported = capsys.readouterr().err
+    assert reported.startswith(f"kvspec: {path}:")
+    assert reported.endswith(f": {reason}\n")
 
 
 def test_a_zstandard_frame_cut_off_at_a_line_end_is_noticed(tmp_path: Path) -> None:
@@ -336,7 +336,7 @@ def test_a_zstandard_frame_cut_off_at_a_line_end_is_noticed(tmp_path: Path) -> N
         ("check", ".", "Is a directory"),
     ],
 )
-def test_what_is_no_file_is_told(
+def test_a_path_that_is_no_file_is_reported(
     command: str, name: str, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_command([command, str(tmp_path / name)]) == 2
@@ -344,7 +344,7 @@ def test_what_is_no_file_is_told(
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_file_that_may_not_be_read_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_may_not_be_read_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path / "trace.jsonl", HEADER, *RECORDED)
     path.chmod(0)
     assert run_command(["check", str(path)]) == 2
@@ -375,12 +375,12 @@ def test_a_file_that_may_not_be_read_is_told(tmp_path: Path, capsys: pytest.Capt
         ),
     ],
 )
-def test_a_wrong_call_is_told(arguments: list[str], reason: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_call_is_reported(arguments: list[str], reason: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(arguments) == 2
     assert capsys.readouterr() == ("", f"kvspec: {reason}\n")
 
 
-def test_a_class_that_lacks_operations_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_class_that_lacks_operations_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["run", "--impl", "json:JSONDecoder"]) == 2
     assert "lacks open_session, submit, match_prefix, extend" in capsys.readouterr().err
 
@@ -399,7 +399,7 @@ def test_what_a_class_says_it_lacks_it_need_not_have(capsys: pytest.CaptureFixtu
     assert not {"open_session", "close_session,", "preempt,", "verify,"} & set(said.split())
 
 
-def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_cannot_be_written_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     vector = write(tmp_path / "v.jsonl", VECTOR, *LIFE)
     assert run_command(["run", str(vector), "--record", str(vector)]) == 2
     assert capsys.readouterr() == ("", f"kvspec: {vector}: File exists\n")

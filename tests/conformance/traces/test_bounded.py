@@ -24,7 +24,7 @@ PREFILLED: list[dict[str, object]] = [
 FILES: dict[str, tuple[list[dict[str, object]], int]] = {
     "a run of all pages": ([*PREFILLED, {"op": "retract", "req": "a", "obs": {"freed": [[1, HUGE]]}}], 2),
     "a decode of a thousand million": ([*PREFILLED, {"op": "decode", "reqs": ["a"], "n": 10**9, "obs": {}}], 2),
-    "a snapshot that tells nothing": ([*PREFILLED, {"op": "snapshot", "obs": {}}], 0),
+    "a snapshot that reports nothing": ([*PREFILLED, {"op": "snapshot", "obs": {}}], 0),
     "a snapshot of a free pool": ([{"op": "snapshot", "obs": {"free_pages": [[1, HUGE]]}}], 0),
     "a snapshot that lacks a page": ([{"op": "snapshot", "obs": {"free_pages": [[1, HUGE - 1]]}}], 1),
     "a snapshot with a page twice": ([{"op": "snapshot", "obs": {"free_pages": [[1, HUGE - 1], [5, HUGE - 4]]}}], 2),
@@ -86,7 +86,7 @@ def test_a_memory_level_file_with_large_numbers(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
 
 
-def test_what_a_page_is_told_with_is_bounded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_description_of_a_page_is_bounded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     header = {"kvspec": 2, "level": "memory", "producer": "a test", "pools": {"kv": {"num_pages": 1 << 16}}}
     path = tmp_path / "trace.jsonl"
 
@@ -95,7 +95,7 @@ def test_what_a_page_is_told_with_is_bounded(tmp_path: Path, capsys: pytest.Capt
         path.write_text(json.dumps(header) + "\n" + json.dumps(read) + "\n")
         return run_command(["check", str(path)])
 
-    # A gigabyte of words, if each of the pages were told with the name.
+    # A gigabyte of words, if each of the pages were reported with the name.
     assert reading("x" * 20_000, [[1, 1 << 16]]) == 2
     assert "parts of long names" in capsys.readouterr().err
     # Two thousand findings of one event are not reported one by one beside it.

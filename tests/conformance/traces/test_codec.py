@@ -1,4 +1,4 @@
-"""What is written is read back: every type of event, every compression."""
+"""A written event is read back: every type of event, every compression."""
 
 import gzip
 import tempfile
@@ -29,7 +29,7 @@ ROWS = st.integers(0, 7)
 TOKENS = st.lists(st.integers() | st.text(max_size=3), max_size=6)
 
 
-def told(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+def optional(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.none() | values
 
 
@@ -39,40 +39,44 @@ SLOT = st.integers(1, 50)
 def answers(config: Config) -> dict[type[Answer], st.SearchStrategy[Answer]]:
     """Answers of every type, with the parts that a manager of these sizes can have."""
     lists = {name: st.dictionaries(NAMES, PAGES) for name in ("pages", "window", "states")}
-    side: dict[str, st.SearchStrategy[Any]] = {"pages": told(PAGES), "cursor": st.none(), "sides": st.none()}
+    side: dict[str, st.SearchStrategy[Any]] = {"pages": optional(PAGES), "cursor": st.none(), "sides": st.none()}
     side |= {"window": st.none(), "states": st.none(), "slot": st.none()}
     if config.sliding_window:
         del lists["states"]
         sides = st.dictionaries(SLOT, SLOT, max_size=2)
-        side |= {"window": told(PAGES), "cursor": told(NUMBERS), "sides": told(sides)}
+        side |= {"window": optional(PAGES), "cursor": optional(NUMBERS), "sides": optional(sides)}
     else:
         del lists["window"]
-        side |= {"states": told(PAGES), "slot": told(SLOT)}
-    given = {name: told(lists[name]) if name in lists else st.none() for name in ("pages", "window", "states")}
-    view = st.builds(events.HolderView, told(ROWS), *[told(NUMBERS)] * 3, side["cursor"], side["states"])
-    holders = told(st.dictionaries(NAMES, view, max_size=2))
+        side |= {"states": optional(PAGES), "slot": optional(SLOT)}
+    given = {name: optional(lists[name]) if name in lists else st.none() for name in ("pages", "window", "states")}
+    view = st.builds(events.HolderView, optional(ROWS), *[optional(NUMBERS)] * 3, side["cursor"], side["states"])
+    holders = optional(st.dictionaries(NAMES, view, max_size=2))
     freed = (side["pages"], side["window"], side["states"])
     return {
         events.Done: st.builds(events.Done),
-        events.CompleteAnswer: st.builds(events.CompleteAnswer, told(st.dictionaries(NAMES, NUMBERS, max_size=2))),
-        events.MatchAnswer: st.builds(events.MatchAnswer, *[told(NUMBERS)] * 2, *freed),
+        events.CompleteAnswer: st.builds(events.CompleteAnswer, optional(st.dictionaries(NAMES, NUMBERS, max_size=2))),
+        events.MatchAnswer: st.builds(events.MatchAnswer, *[optional(NUMBERS)] * 2, *freed),
         events.ExtendAnswer: st.builds(
-            events.ExtendAnswer, told(st.dictionaries(NAMES, ROWS)), given["pages"], given["window"], given["states"]
+            events.ExtendAnswer,
+            optional(st.dictionaries(NAMES, ROWS)),
+            given["pages"],
+            given["window"],
+            given["states"],
         ),
         events.DecodeAnswer: st.builds(events.DecodeAnswer, given["pages"], given["window"]),
         events.PublishAnswer: st.builds(
-            events.PublishAnswer, told(NUMBERS), *freed[:2], side["slot"], side["slot"], side["cursor"]
+            events.PublishAnswer, optional(NUMBERS), *freed[:2], side["slot"], side["slot"], side["cursor"]
         ),
         events.ReleaseAnswer: st.builds(events.ReleaseAnswer, *freed, side["slot"]),
-        events.SwaEvictAnswer: st.builds(events.SwaEvictAnswer, told(NUMBERS), side["window"]),
+        events.SwaEvictAnswer: st.builds(events.SwaEvictAnswer, optional(NUMBERS), side["window"]),
         events.StateAnswer: st.builds(events.StateAnswer, side["slot"]),
         events.EvictAnswer: st.builds(events.EvictAnswer, PAGES, *freed[1:]),
-        events.Figures: st.builds(events.Figures, *[told(st.integers())] * len(events.Figures.__struct_fields__)),
+        events.Figures: st.builds(events.Figures, *[optional(st.integers())] * len(events.Figures.__struct_fields__)),
         events.SnapshotAnswer: st.builds(
             events.SnapshotAnswer,
-            told(st.dictionaries(ROWS, SLOTS)),
-            told(PAGES),
-            told(PAGES),
+            optional(st.dictionaries(ROWS, SLOTS)),
+            optional(PAGES),
+            optional(PAGES),
             holders,
             holders,
             side["sides"],
@@ -85,7 +89,7 @@ def answers(config: Config) -> dict[type[Answer], st.SearchStrategy[Answer]]:
 BATCH = st.lists(NAMES, max_size=3)
 OPERATIONS: dict[type[Operation[Any]], tuple[st.SearchStrategy[Any], ...]] = {
     events.OpenSession: (NAMES,),
-    events.Submit: (NAMES, TOKENS, told(NAMES)),
+    events.Submit: (NAMES, TOKENS, optional(NAMES)),
     events.MatchPrefix: (NAMES,),
     events.Extend: (st.lists(st.tuples(NAMES, NUMBERS), max_size=3),),
     events.Decode: (BATCH, NUMBERS),
@@ -105,7 +109,7 @@ OPERATIONS: dict[type[Operation[Any]], tuple[st.SearchStrategy[Any], ...]] = {
     events.Report: (st.sampled_from(("idle", "busy")),),
     events.Snapshot: (),
 }
-REFUSED = st.builds(Refused, NAMES, told(st.sampled_from(("CAP-1", "OP-1"))), *[NUMBERS] * 4)
+REFUSED = st.builds(Refused, NAMES, optional(st.sampled_from(("CAP-1", "OP-1"))), *[NUMBERS] * 4)
 
 
 ANSWER = {config: answers(config) for config in (WINDOWED, WITH_STATES)}

@@ -53,7 +53,7 @@ def checked(folder: Path, files: dict[str, bytes]) -> dict[str, dict[str, Any]]:
 
 
 def unbounded(ended: dict[str, Any]) -> str | None:
-    """What is wrong with how checking a file ended, if anything is."""
+    """The complaint about the way in which checking a file ended, if there is one."""
     shown = ended["out"] + ended["err"]
     odd = next((char for char in shown if not char.isprintable() and char != "\n"), None)
     if ended["status"] not in (0, 1, 2) or "Traceback" in shown:

@@ -188,20 +188,22 @@ def ordered(walk: Sequence[Event]) -> Iterator[Event]:
         yield replace(event, host=host)
 
 
-def split(folder: Path, trace: Sequence[Event], told: dict[str, Pool]) -> list[Path]:
+def split(folder: Path, trace: Sequence[Event], configs: dict[str, Pool]) -> list[Path]:
     """A file for each host. Pools, holders and tables are those of host a; operations and streams of who has them."""
     begun = {event.id: event.host for event in trace if isinstance(event, events.Begin)}
 
     def part_of(host: str) -> Iterator[Any]:
         def name(one: str) -> str:
-            return one if host == "a" or one == "host" or (one in told and told[one].keyed) else f"a/{one}"
+            return one if host == "a" or one == "host" or (one in configs and configs[one].keyed) else f"a/{one}"
 
         def id(one: OpId) -> OpId:
             return one if begun.get(one, host) == host else f"{begun[one]}/{one}"
 
         fields = ("holder", "old", "new", "writer", "table", "pool", "stream", "on", "keepers", "pools")
         names: Names = dict.fromkeys(fields, name) | {"id": id, "after": id}
-        yield MemoryHeader(VERSION, "memory", "a walk", {one: told[one] for one in told if name(one) == one}, host)
+        yield MemoryHeader(
+            VERSION, "memory", "a walk", {one: configs[one] for one in configs if name(one) == one}, host
+        )
         for number, event in enumerate(event for event in trace if event.host == host):
             is_message = isinstance(event, events.Send | events.Receive)
             line = renamed(json.loads(encode(event)), names | ({"id": str} if is_message else {}))
@@ -215,9 +217,9 @@ def split(folder: Path, trace: Sequence[Event], told: dict[str, Pool]) -> list[P
     return files
 
 
-def judged(trace: Iterable[Event], told: dict[str, Pool]) -> Counter[Found]:
+def checked(trace: Iterable[Event], configs: dict[str, Pool]) -> Counter[Found]:
     """The findings by code and page."""
-    checker = kvcheck.Checker(told)
+    checker = kvcheck.Checker(configs)
     found = (one for event in trace for one in checker.step(event))
     return Counter((one.code, one.pool, one.page) for one in found)
 
@@ -228,28 +230,28 @@ def judged(trace: Iterable[Event], told: dict[str, Pool]) -> Counter[Found]:
 def test_a_walk_that_is_split_by_host_has_the_findings_of_the_whole(
     tmp_path_factory: pytest.TempPathFactory, seed: int, hosts: int, random: Random
 ) -> None:
-    told = pools(Random(seed), Apart.pages)
-    checker = Checker(told)
+    configs = pools(Random(seed), Apart.pages)
+    checker = Checker(configs)
     walk, drawn = list[Event](), Apart(Random(seed + 1), checker)
     while len(walk) < 40:
         event = drawn.event()
         if not (isinstance(event, events.Receive) and event.id == "m0"):  # it is never sent
             checker.step(event)
             if isinstance(event, events.Idle) and event.pools is None:
-                event.pools = [*told]  # of one host, as each file says it
+                event.pools = [*configs]  # of one host, as each file says it
             walk.append(replace(event, host="p") if hosts == 2 and event.host == "d" else event)
     trace = list(ordered(walk))
-    parts = split(tmp_path_factory.mktemp("walk"), trace, told)
+    parts = split(tmp_path_factory.mktemp("walk"), trace, configs)
     random.shuffle(parts)
     with MergedReader(Parts(tuple(parts))) as merged:
-        found = judged((event for _, event in merged), merged.header.pools)
+        found = checked((event for _, event in merged), merged.header.pools)
     assert found == Counter(
-        {(code, pool and own(pool, told), page): n for (code, pool, page), n in judged(trace, told).items()}
+        {(code, pool and own(pool, configs), page): n for (code, pool, page), n in checked(trace, configs).items()}
     )
 
 
-def own(pool: str, told: dict[str, Pool]) -> str:
-    return pool if told[pool].keyed else f"a/{pool}"
+def own(pool: str, configs: dict[str, Pool]) -> str:
+    return pool if configs[pool].keyed else f"a/{pool}"
 
 
 # Many requests
@@ -329,9 +331,9 @@ def test_a_message_may_be_received_by_several_hosts_and_more_than_once(tmp_path:
     b = part(tmp_path / "b.jsonl", header(), receive("m"))
     c = part(tmp_path / "c.jsonl", header(), send("m"), send("m"), receive("m"))
     with MergedReader(Parts((a, b, c))) as trace:
-        told = [event for _, event in trace]
-    assert len(told) == 9
-    assert isinstance(told[3], events.Send)
+        reported = [event for _, event in trace]
+    assert len(reported) == 9
+    assert isinstance(reported[3], events.Send)
 
 
 def test_of_messages_that_were_received_the_last_are_remembered(
@@ -394,7 +396,7 @@ def bad(folder: Path) -> dict[str, tuple[list[Path], str]]:
         "config": {"page_size": 4, "num_pages": 8, "num_rows": 1, "max_context_len": 8},
     }
     return {
-        "a message of nobody": (
+        "a message without a sender": (
             [good, file("lonely", header(), taken(1), receive("m"), taken(2))],
             "lonely.jsonl:3: message 'm' is received here, and no file sends it",
         ),
@@ -481,14 +483,14 @@ def test_files_are_checked_up_to_the_end_of_the_shortest_order(
     waits = part(tmp_path / "waits.jsonl", header(), taken(1), receive("m"), taken(1))
     goes_on = part(tmp_path / "whole.jsonl", header(), taken(1), taken(1))
     assert run_command(["check", "--merge", str(cut), str(waits), str(goes_on)]) == 1
-    told = capsys.readouterr()
-    assert "MEM-TAKE is broken in pool whole/kv" in told.out and told.out.count("is broken") == 1
-    assert told.err.startswith(f"kvspec: {cut}:3: truncated last line") and told.err.count("\n") == 1
+    reported = capsys.readouterr()
+    assert "MEM-TAKE is broken in pool whole/kv" in reported.out and reported.out.count("is broken") == 1
+    assert reported.err.startswith(f"kvspec: {cut}:3: truncated last line") and reported.err.count("\n") == 1
     assert run_command(["merge", str(cut), str(waits), str(goes_on), "-o", str(tmp_path / "merged.jsonl")]) == 2
     assert run_command(["check", "-q", str(tmp_path / "merged.jsonl")]) == 1
 
 
-def test_what_the_memory_model_cannot_mean_is_told_with_its_file(
+def test_events_that_the_memory_model_does_not_allow_are_reported_with_their_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     a = part(tmp_path / "a.jsonl", header(), taken(1))
@@ -506,7 +508,7 @@ def test_only_files_are_merged(more: list[str], capsys: pytest.CaptureFixture[st
 # One file of several
 
 
-def test_a_file_of_one_host_of_several_is_judged_by_what_stands_in_it(tmp_path: Path) -> None:
+def test_a_file_of_one_host_of_several_is_checked_by_its_own_events(tmp_path: Path) -> None:
     """Its uses of other hosts' memory are left out, and its slots that others may have written are not missed."""
     own, away = {"pool": "kv", "pages": [1], "holder": "r"}, {"pool": "b/kv", "pages": [3], "holder": "b/s"}
     begin = {
@@ -520,14 +522,14 @@ def test_a_file_of_one_host_of_several_is_judged_by_what_stands_in_it(tmp_path: 
     lines = [taken(1, host="a"), begin, {"op": "end", "id": 1, "unwritten": [away, own]}]
     with open_trace(part(tmp_path / "a.jsonl", header("a"), *lines)) as trace:
         assert isinstance(trace, MemoryReader)
-        told = [event for _, event in trace]
-        begun, ended = told[1:]
+        reported = [event for _, event in trace]
+        begun, ended = reported[1:]
         assert isinstance(begun, events.Begin) and isinstance(ended, events.End)
         use = msgspec.convert(own, Use)
         assert (begun.reads, begun.writes, begun.copies, ended.unwritten) == ([use, use], [use], [], [use])
-        assert [event.host for event in told] == [None] * 3
+        assert [event.host for event in reported] == [None] * 3
         checker = kvcheck.Checker(trace.header.pools)
-        assert [one for event in told for one in checker.step(event)] == []
+        assert [one for event in reported for one in checker.step(event)] == []
     assert run_command(["check", "-q", str(part(tmp_path / "b.jsonl", header(), *lines))]) == 2
 
 

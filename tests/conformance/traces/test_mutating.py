@@ -21,7 +21,7 @@ def test_the_same_seed_makes_the_same_files() -> None:
     assert list(islice(mutants(3), 20)) == list(islice(mutants(3), 20)) != list(islice(mutants(4), 20))
 
 
-def test_what_goes_wrong_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_end_of_a_check_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object, **__: object) -> None:
         raise ValueError
 

@@ -95,7 +95,7 @@ def test_a_stream_shows(name: str, suffix: str, tmp_path: Path) -> None:
     assert found(written(tmp_path / f"events.{suffix}", batches)) == due
 
 
-def test_ranks_and_topics_are_told_apart(tmp_path: Path) -> None:
+def test_ranks_and_topics_are_distinguished(tmp_path: Path) -> None:
     lines = [{"seq": 0, "batch": [0.5, [stored(1)], rank], "topic": topic} for rank in (0, 1) for topic in ("a", "b")]
     path = tmp_path / "events.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -83,21 +83,21 @@ def test_the_tally_agrees_with_what_was_replayed() -> None:
 
 
 @pytest.mark.slow
-def test_the_table_tells_what_happened(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_shows_what_happened(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--num-pages", "75", "--num-rows", "6", "--sessions", "--schedule-conservativeness", "0"]
     assert run_command(["replay", "mooncake", trace, *arguments, "--retract-interval", "50"]) == 0
-    told = dict(re.findall(r"^ +(\S.*?\S)  +(\S.*\S|\d) *$", capsys.readouterr().out, re.M))
-    assert told["requests"] == told["finished"] == "120"
+    reported = dict(re.findall(r"^ +(\S.*?\S)  +(\S.*\S|\d) *$", capsys.readouterr().out, re.M))
+    assert reported["requests"] == reported["finished"] == "120"
     entries = mooncake.read(Path(trace))
-    assert told["of them further turns of a session"] == str(
+    assert reported["of them further turns of a session"] == str(
         sum(previous is not None for previous in mooncake.previous_turns(entries))
     )
-    assert told["prompt tokens"] == f"{sum(entry.input_length for entry in entries):,}"
-    assert told["peak pages in use"] == "75 of 75"
-    assert told["violations"] == "0"
+    assert reported["prompt tokens"] == f"{sum(entry.input_length for entry in entries):,}"
+    assert reported["peak pages in use"] == "75 of 75"
+    assert reported["violations"] == "0"
     for number in ("evicted pages", "preempted sessions", "retracted requests", "events checked"):
-        assert int(told[number].replace(",", "")) > 0
-    assert told.keys() >= {"cache hit tokens", "seconds", "times faster than recorded"}
+        assert int(reported[number].replace(",", "")) > 0
+    assert reported.keys() >= {"cache hit tokens", "seconds", "times faster than recorded"}
 
 
 def test_the_first_requests_alone(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -122,7 +122,7 @@ class KeepsALeaf(Manager):
         return EvictAnswer([*evicted, *evicted[:1]])
 
 
-class CannotTell(Manager):
+class NoAnswers(Manager):
     """Does not say how much of a request is cached."""
 
     def match_prefix(self, req: str) -> MatchAnswer:
@@ -138,7 +138,7 @@ class NeverThere(Manager):
 
 
 @pytest.mark.slow
-def test_the_law_judges_a_replay_on_request(
+def test_the_memory_checker_checks_a_replay_on_request(
     trace: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = ["replay", "mooncake", trace, "--sessions", "--overlap", "--num-pages", "200", "--limit", "10"]
@@ -168,7 +168,7 @@ def test_an_implementation_that_cannot_be_made_ends_with_1(trace: str, capsys: p
 
 
 def test_an_implementation_that_cannot_be_scheduled_ends_with_2(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command(["replay", "mooncake", trace, "--impl", f"{HERE}:CannotTell"]) == 2
+    assert run_command(["replay", "mooncake", trace, "--impl", f"{HERE}:NoAnswers"]) == 2
     assert "prefix_len" in capsys.readouterr().err
 
 
@@ -189,7 +189,7 @@ def test_an_implementation_that_cannot_be_scheduled_ends_with_2(trace: str, caps
         (b'{"timestamp": 0, "input_length": 600}\n', "missing required field"),
     ],
 )
-def test_a_bad_line_is_told_in_one_line(
+def test_a_bad_line_is_reported_in_one_line(
     second: bytes, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "bad.jsonl"
@@ -202,7 +202,7 @@ def test_a_bad_line_is_told_in_one_line(
     assert captured.err.count("\n") == 1
 
 
-def test_an_empty_file_and_a_missing_one_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_file_and_a_missing_one_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     empty = tmp_path / "empty.jsonl"
     empty.write_bytes(b"")
     assert run_command(["replay", "mooncake", str(empty)]) == 2
@@ -226,13 +226,13 @@ def test_sizes_that_no_pool_has_are_refused(wrong: list[str], trace: str, capsys
     assert f"{wrong[0]} {wrong[1]} is not in 1.." in capsys.readouterr().err
 
 
-def test_a_turn_continues_the_longest_then_latest_shorter_request_that_nobody_continues_yet() -> None:
+def test_a_turn_continues_the_longest_then_latest_shorter_request_without_a_continuation() -> None:
     entries = [
         Entry(0, 1200, 1, [0, 1, 9]),  # full blocks 0 1
         Entry(0, 1300, 1, [0, 1, 8]),  # of 0
         Entry(0, 700, 1, [0, 7]),  # shares the system prompt alone
         Entry(0, 1700, 1, [0, 1, 8, 6]),  # of 1: its last block was partial, its full blocks are 0 1
-        Entry(0, 1700, 1, [0, 1, 8, 5]),  # nobody is left
+        Entry(0, 1700, 1, [0, 1, 8, 5]),  # no request without a continuation is left
         Entry(0, 2100, 1, [0, 1, 8, 5, 4]),  # of 4, longer than any other
         Entry(0, 2100, 1, [0, 1, 8, 5, 4]),  # of none: as long as 5, and 4 is taken
     ]
@@ -305,9 +305,9 @@ def test_real_traffic_goes_through_a_hybrid_pool(
 ) -> None:
     arguments = ["--sessions", "--num-pages", "75", "--num-rows", "6", "--schedule-conservativeness", "0"]
     assert run_command(["replay", "mooncake", trace, *arguments, *hybrid, "--snapshot-every", "200"]) == 0
-    told = capsys.readouterr().out
-    assert re.search(r"finished +120\b", told) and re.search(r"violations +0\b", told)
-    assert int(re.search(rf"{row}[a-z ]* ([\d,]+)", told)[1].replace(",", "")) > 0  # type: ignore[index]
+    reported = capsys.readouterr().out
+    assert re.search(r"finished +120\b", reported) and re.search(r"violations +0\b", reported)
+    assert int(re.search(rf"{row}[a-z ]* ([\d,]+)", reported)[1].replace(",", "")) > 0  # type: ignore[index]
 
 
 @pytest.mark.parametrize(
@@ -323,7 +323,7 @@ def test_real_traffic_goes_through_a_hybrid_pool(
         ),
     ],
 )
-def test_a_memory_in_which_nothing_can_run_is_told_in_one_line(
+def test_a_memory_in_which_nothing_can_run_is_reported_in_one_line(
     trace: str, capsys: pytest.CaptureFixture[str], arguments: list[str], complaint: str
 ) -> None:
     assert run_command(["replay", "mooncake", trace, "--limit", "5", *arguments]) == 2

@@ -12,7 +12,7 @@ _PLENTY = 64
 
 
 class Rowless(Manager):
-    """The reference with so many rows, copied at launch, that nobody notices them; it tells of none."""
+    """The reference with so many rows, copied at launch, that they are never short; it reports none."""
 
     lacks = frozenset({"rows"})
 
@@ -24,8 +24,8 @@ class Rowless(Manager):
         return replace(super().extend(reqs), rows=None)
 
     def report(self, mode: Literal["idle", "busy"] = "busy") -> Figures:
-        told = super().report(mode)
-        return replace(told, **{name: None for name in Figures.__struct_fields__ if name.startswith("rows_")})
+        reported = super().report(mode)
+        return replace(reported, **{name: None for name in Figures.__struct_fields__ if name.startswith("rows_")})
 
     def snapshot(self) -> SnapshotAnswer:
         shown = super().snapshot()

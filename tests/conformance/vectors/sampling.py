@@ -19,17 +19,17 @@ class Samples(Manager):
         return CompleteAnswer(own)
 
 
-class TellsOneLess(Samples):
-    """Appends a token that it does not tell of."""
+class ReportsOneLess(Samples):
+    """Appends a token that it does not report."""
 
     def complete(self, launch: int, tokens: dict[str, int]) -> CompleteAnswer:
-        told = super().complete(launch, tokens).tokens or {}
-        return CompleteAnswer(dict(list(told.items())[1:]))
+        reported = super().complete(launch, tokens).tokens or {}
+        return CompleteAnswer(dict(list(reported.items())[1:]))
 
 
-class TellsAnother(Samples):
-    """Appends one token and tells another."""
+class ReportsAnother(Samples):
+    """Appends one token and reports another."""
 
     def complete(self, launch: int, tokens: dict[str, int]) -> CompleteAnswer:
-        told = super().complete(launch, tokens).tokens or {}
-        return CompleteAnswer({req: token + 1 for req, token in told.items()})
+        reported = super().complete(launch, tokens).tokens or {}
+        return CompleteAnswer({req: token + 1 for req, token in reported.items()})

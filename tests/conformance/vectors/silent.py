@@ -1,4 +1,4 @@
-"""Implementations that carry everything out, and tell nothing of it, or little."""
+"""Implementations that carry everything out, and report nothing of it, or little."""
 
 from typing import Any
 
@@ -25,9 +25,9 @@ Silent = type("Silent", (Manager,), {name: silenced(name) for name in OPERATIONS
 
 
 class OnlyHolders(Manager):
-    """Of a snapshot it tells the holders alone, and of each only what `tells` names."""
+    """Of a snapshot it reports the holders alone, and of each only the fields that `reports` names."""
 
-    tells: tuple[str, ...] = ()
+    reports: tuple[str, ...] = ()
 
     def snapshot(self) -> SnapshotAnswer:
         shown = super().snapshot()
@@ -35,18 +35,19 @@ class OnlyHolders(Manager):
 
     def _cut(self, views: dict[str, HolderView] | None) -> dict[str, HolderView]:
         return {
-            who: HolderView(**{part: getattr(view, part) for part in self.tells}) for who, view in (views or {}).items()
+            who: HolderView(**{part: getattr(view, part) for part in self.reports})
+            for who, view in (views or {}).items()
         }
 
 
 class OnlyLengths(OnlyHolders):
-    """Has no rows to tell of."""
+    """Has no rows to report."""
 
-    tells = ("protected_len", "committed_len", "allocated_len")
+    reports = ("protected_len", "committed_len", "allocated_len")
 
 
 class OnlyPages(Manager):
-    """Of a snapshot it tells which pages are free and which are cached."""
+    """Of a snapshot it reports which pages are free and which are cached."""
 
     def snapshot(self) -> SnapshotAnswer:
         shown = super().snapshot()
@@ -54,7 +55,7 @@ class OnlyPages(Manager):
 
 
 class CommitsOneMore(OnlyLengths):
-    """Tells a committed length that is wrong."""
+    """Reports a committed length that is wrong."""
 
     def _cut(self, views: dict[str, HolderView] | None) -> dict[str, HolderView]:
         cut = super()._cut(views)

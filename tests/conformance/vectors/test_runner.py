@@ -45,7 +45,7 @@ def after(step: int, **expect: Any) -> list[dict[str, Any]]:
 
 HOLDS = {
     "an answer": after(2, answer={"prefix_len": 0, "protected_len": 0, "freed": 0}),
-    "a number of pages": after(3, answer={"pages": {"r": 2, "nobody": 0}}),
+    "a number of pages": after(3, answer={"pages": {"r": 2, "stranger": 0}}),
     "lengths": after(3, lengths={"r": [0, 6, 6]}),
     "no lengths": after(2, lengths={"r": None}),
     "figures": after(3, figures={"available": 56, "uncached": 8, "rows_requests": 1}),
@@ -89,8 +89,8 @@ FAILS = {
     "pages": ("a number of pages", {"answer": {"pages": {"r": 3}}}, "the number of pages given to r", 3, 2),
     "pages of a stranger": (
         "a number of pages",
-        {"answer": {"pages": {"nobody": 1}}},
-        "the number of pages given to nobody",
+        {"answer": {"pages": {"stranger": 1}}},
+        "the number of pages given to stranger",
         1,
         0,
     ),
@@ -133,13 +133,13 @@ def test_an_expectation_that_fails_is_noticed(
     assert found.line == len(steps)
 
 
-def test_a_refusal_that_nobody_expects_is_noticed(tmp_path: Path) -> None:
+def test_an_unexpected_refusal_is_noticed(tmp_path: Path) -> None:
     found = outcome(tmp_path, *LIFE, LIFE[5])
     assert isinstance(found.finding, ExpectationFailed)
     assert found.finding.mismatch.expected == "carried out"
 
 
-def test_what_is_not_told_is_not_compared(tmp_path: Path) -> None:
+def test_unreported_values_are_not_compared(tmp_path: Path) -> None:
     class Reticent(Manager):
         def extend(self, reqs: list[tuple[str, int]]) -> ExtendAnswer:
             super().extend(reqs)
@@ -225,7 +225,7 @@ def test_a_recorded_trace_passes_and_one_page_changed_does_not(tmp_path: Path) -
     assert (changed.operations, changed.line, changed.finding.step) == (6, 7, 6)
 
 
-def test_an_expect_line_speaks_of_what_the_implementation_told_where_it_told_something() -> None:
+def test_an_expect_line_is_about_the_implementations_values_where_it_reported_some() -> None:
     model = Model(Config(page_size=4, num_pages=16, num_rows=2, max_context_len=64))
     op = events.Extend([("r", 6)])
     for done in (events.Submit("r", [1, 2, 3, 4, 5, 6]), events.MatchPrefix("r"), op):
@@ -236,11 +236,11 @@ def test_an_expect_line_speaks_of_what_the_implementation_told_where_it_told_som
         view = events.HolderView(0, 0, 6, allocated)
         return Seen(events.SnapshotAnswer(requests={"r": view}, sessions={}), events.Figures(uncached=uncached))
 
-    for told in (NOTHING, seen(6, None), seen(6, 8)):
-        Expectations().check(op, right, model, told)
-    for told in (seen(7, 8), seen(6, 4), Seen(events.SnapshotAnswer(requests={}, sessions={}), events.Figures())):
+    for reported in (NOTHING, seen(6, None), seen(6, 8)):
+        Expectations().check(op, right, model, reported)
+    for reported in (seen(7, 8), seen(6, 4), Seen(events.SnapshotAnswer(requests={}, sessions={}), events.Figures())):
         with pytest.raises(Mismatch):
-            Expectations().check(op, right, model, told)
+            Expectations().check(op, right, model, reported)
     slot = events.SnapshotAnswer(requests={}, sessions={"s": events.HolderView(0, 0, 3, 4)})
     turn: list[events.Event] = [
         events.OpenSession("s"),

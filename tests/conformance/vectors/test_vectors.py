@@ -38,7 +38,7 @@ from kvspec.rules import Violation
 from tests.conformance.vectors.late import UntilTheCompletionAfter, UntilTheNextCompletion
 from tests.conformance.vectors.lazy import Lazy, NeverGivesBack
 from tests.conformance.vectors.rowless import KeepsPages, Rowless
-from tests.conformance.vectors.sampling import Samples, TellsAnother, TellsOneLess
+from tests.conformance.vectors.sampling import ReportsAnother, ReportsOneLess, Samples
 from tests.conformance.vectors.silent import CommitsOneMore, OnlyHolders, OnlyLengths, OnlyPages, Silent
 
 pytestmark = pytest.mark.slow
@@ -86,14 +86,14 @@ def rows_let_go() -> Model:
 def test_figures_may_count_a_row_as_withheld_while_a_launch_is_in_flight(
     available: int | None, withheld: int | None, rule: str | None
 ) -> None:
-    told = Report(obs=Figures(rows_available=available, rows_withheld=withheld))
+    reported = Report(obs=Figures(rows_available=available, rows_withheld=withheld))
     model = rows_let_go()
     if rule is None:
-        model.step(told)
+        model.step(reported)
         assert model.state.chosen["row withheld longer"] == (withheld == 1 or available == 1)
         return
     with pytest.raises(Violation, match=rule):
-        model.step(told)
+        model.step(reported)
 
 
 @pytest.mark.parametrize(
@@ -110,13 +110,13 @@ def test_figures_may_count_a_row_as_withheld_while_a_launch_is_in_flight(
 def test_a_snapshot_may_show_a_row_as_withheld_while_a_launch_is_in_flight(
     free: list[Any] | None, withheld: list[Any] | None, rule: str | None
 ) -> None:
-    told = Snapshot(obs=SnapshotAnswer(free_rows=free, withheld_rows=withheld))
+    reported = Snapshot(obs=SnapshotAnswer(free_rows=free, withheld_rows=withheld))
     model = rows_let_go()
     if rule is not None:
         with pytest.raises(Violation, match=rule):
-            model.step(told)
+            model.step(reported)
         return
-    model.step(told)
+    model.step(reported)
     again = Snapshot(obs=SnapshotAnswer(free_rows=[2], withheld_rows=[0]))
     if free == [2] or withheld == [0]:
         model.step(again)
@@ -147,12 +147,12 @@ def test_an_extend_may_lack_a_row_that_is_withheld_longer(refused: Refused, allo
         model.step(both)
 
 
-def test_who_tells_nothing_conforms_only_where_refusals_are_all_there_is_to_judge() -> None:
+def test_an_implementation_that_reports_nothing_conforms_only_where_refusals_are_all_there_is_to_check() -> None:
     vectors = [read_vector(path) for path in PATHS]
     outcomes = [
         (one, run_vector(one, Silent)) for one in vectors if not any(isinstance(s.op, Evict) for s in one.steps)
     ]
-    assert all(outcome.finding is None for _, outcome in outcomes), "what is not reported is not judged"
+    assert all(outcome.finding is None for _, outcome in outcomes), "a value that is not reported is not checked"
     assert {one.name for one, outcome in outcomes if not unchecked_rules(one, outcome)} == {
         "batch_with_a_request_at_both_ends",
         "page_key_amid_the_history",
@@ -209,7 +209,7 @@ def a_request_that_runs() -> Model:
 
 
 def shown_by(engine: type[Manager]) -> SnapshotAnswer:
-    """What an implementation shows of the same."""
+    """The parts of the same answers that an implementation reports."""
     manager = engine(SMALL)
     manager.submit("r", [1, 2, 3, 4, 5])
     manager.match_prefix("r")
@@ -217,12 +217,12 @@ def shown_by(engine: type[Manager]) -> SnapshotAnswer:
     return manager.snapshot()
 
 
-def test_a_length_that_is_told_is_judged_where_no_row_is() -> None:
+def test_a_reported_length_is_checked_where_no_row_is_reported() -> None:
     with pytest.raises(Violation, match="LEN-1: committed_len of request r"):
         a_request_that_runs().step(Snapshot(obs=shown_by(CommitsOneMore)))
 
 
-def test_an_engine_without_rows_conforms_to_all_that_needs_none_and_the_report_says_what_was_not_judged() -> None:
+def test_an_engine_without_rows_conforms_to_all_that_needs_none_and_the_report_names_unchecked_rules() -> None:
     paths = PATHS[::3]
     ran = [vector for path in paths if not needs(vector := vector_under(Rowless, read_vector(path))) & lacks(Rowless)]
     outcomes = [(vector, run_vector(vector, Rowless)) for vector in ran]
@@ -258,7 +258,7 @@ def test_walks_find_nothing_in_an_engine_without_rows_and_what_it_forgets_all_th
     assert isinstance(shown.finding, RuleBroken) and shown.finding.rule.id == "PAGE-1"
 
 
-def test_an_engine_that_samples_itself_is_judged_by_its_own_tokens() -> None:
+def test_an_engine_that_samples_itself_is_checked_by_its_own_tokens() -> None:
     chosen = Counter[str]()
     for path in PATHS[1::8]:
         outcome = run_vector(read_vector(path), Samples)
@@ -270,9 +270,9 @@ def test_an_engine_that_samples_itself_is_judged_by_its_own_tokens() -> None:
 
 
 @pytest.mark.parametrize(
-    ("engine", "rule"), [(Samples, None), (TellsOneLess, "CHUNK-1"), (TellsAnother, "SESS-6"), (Manager, None)]
+    ("engine", "rule"), [(Samples, None), (ReportsOneLess, "CHUNK-1"), (ReportsAnother, "SESS-6"), (Manager, None)]
 )
-def test_an_engine_that_tells_other_tokens_than_it_appends_is_found(engine: type[Manager], rule: str | None) -> None:
+def test_an_engine_that_reports_other_tokens_than_it_appends_is_found(engine: type[Manager], rule: str | None) -> None:
     proxy = OracleProxy(engine(SMALL), Model(SMALL))
     done = Complete(1, {"t": 4})
 
@@ -293,12 +293,12 @@ def test_an_engine_that_tells_other_tokens_than_it_appends_is_found(engine: type
         conversation()
 
 
-def test_of_the_reference_nothing_is_left_unjudged() -> None:
+def test_of_the_reference_nothing_is_left_unchecked() -> None:
     assert not any(unchecked_rules(vector, run_vector(vector, Manager)) for vector in map(read_vector, PATHS))
 
 
 def reached_by(engine: type[Manager]) -> Counter[str]:
-    """What all vectors together make of an implementation."""
+    """The verdict of all vectors together on an implementation."""
     return Evidence.together(run_vector(read_vector(path), engine).evidence for path in PATHS).reached
 
 
@@ -312,7 +312,7 @@ def test_the_lazy_implementation_makes_every_choice_that_is_open() -> None:
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
-def test_a_vector_expects_something_and_tells_where_it_comes_from(path: Path) -> None:
+def test_a_vector_expects_something_and_names_its_origin(path: Path) -> None:
     vector = read_vector(path)
     assert vector.header.source
     assert sum(step.expect not in (None, Expect()) for step in vector.steps) >= 2

@@ -1,4 +1,4 @@
-"""Traces of an engine at work, with one planted cause each: the event that a report has to name.
+"""Traces of an engine at work, with one injected cause each: the event that a report has to name.
 
 The engine is a paged one with a prefix cache: requests take pages, share what the cache finds, lock it while they run,
 write and read their pages on a stream, publish what they have computed, and give everything back in one of four ways
@@ -22,7 +22,7 @@ WAYS = ("finish", "abort", "retract", "evict")
 
 
 @dataclass
-class Planted:
+class Injected:
     """A trace, and the event that is the cause."""
 
     events: list[MemoryEvent]
@@ -50,7 +50,7 @@ def _request(name: str, pages: Pages, way: str, operation: int) -> list[MemoryEv
 
 
 def _others(rng: Random, count: int, first: int) -> Iterator[list[MemoryEvent]]:
-    """Requests without a defect, on pages that the planted one never has."""
+    """Requests without a defect, on pages that the injected one never has."""
     for number in range(first, first + count):
         pages: Pages = [1000 + (number * 8 + at) % 2900 for at in range(rng.randint(1, 4))]
         yield _request(f"r{number}", pages, rng.choice(WAYS), 10 * number + 10)
@@ -140,9 +140,9 @@ PLANTS: list[Plant] = [
 ]
 
 
-def planted(plant: Plant, way: str, size: int, seed: int) -> Planted:
+def injected(plant: Plant, way: str, size: int, seed: int) -> Injected:
     """A trace of about `size` events with one defect on the way out `way`."""
     rng = Random(f"{plant.__name__} {way} {seed}")
     pages: Pages = [*sorted(rng.sample(range(1, 900), 3))]
     own, cause, rule = plant(_request("bad", pages, way, 1), pages, way)
-    return Planted(_mixed(rng, own, size), cause, rule)
+    return Injected(_mixed(rng, own, size), cause, rule)

@@ -10,7 +10,7 @@ import pytest
 from kvcli.main import run_command
 from kvspec.memory.events import EndHolder, MemoryEvent, Release, Share, Take, Transfer
 from kvtrace.writer import TraceWriter
-from tests.conformance.levels.memory.causes import PLANTS, POOLS, WAYS, Plant, planted
+from tests.conformance.levels.memory.causes import PLANTS, POOLS, WAYS, Plant, injected
 
 SIZE = int(os.environ.get("KVSPEC_CAUSES_EVENTS", "2000"))
 """Events of a trace; `make causes` has 100,000."""
@@ -33,7 +33,7 @@ def test_the_cause_is_in_the_first_lines(
     plant: Plant, way: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "120")
-    trace = planted(plant, way, SIZE, seed=1)
+    trace = injected(plant, way, SIZE, seed=1)
     written = _written(tmp_path, trace.events)
     line = trace.events.index(trace.cause) + 2
     assert run_command(["check", str(written)]) == 1
@@ -51,7 +51,7 @@ def _leaks() -> list[MemoryEvent]:
     return [*events, Take("c", "kv", [7], at="alloc"), EndHolder("c")]
 
 
-def test_leaks_are_told_apart_by_where_their_pages_were_taken(
+def test_leaks_are_distinguished_by_where_their_pages_were_taken(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_command(["check", str(_written(tmp_path, _leaks()))]) == 1

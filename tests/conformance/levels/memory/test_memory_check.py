@@ -23,7 +23,7 @@ from kvconform.console import FAULTY
 from kvconform.findings.baseline import Baseline
 from kvconform.levels import minimising
 from kvconform.levels.memory import minimise as shrink
-from kvconform.levels.memory import rendering as telling
+from kvconform.levels.memory import rendering
 from kvconform.levels.memory.grouping import Group, Grouping
 from kvconform.levels.memory.minimise import Cut, shortest_cuts
 from kvconform.traces.memory import MemoryReader, open_trace
@@ -75,7 +75,7 @@ def on_stream(id: str, **uses: Any) -> dict[str, Any]:
     return {"op": "begin", "id": id, "stream": "s", **uses}
 
 
-def judged(path: Path) -> Grouping:
+def checked(path: Path) -> Grouping:
     with open_trace(path) as opened:
         assert isinstance(opened, MemoryReader)
         grouping = Grouping(Checker(opened.header.pools), Baseline())
@@ -85,11 +85,11 @@ def judged(path: Path) -> Grouping:
 
 
 def groups_of(path: Path) -> list[Group]:
-    return judged(path).outcome().groups
+    return checked(path).outcome().groups
 
 
 def shortest(path: Path, group: Group, seconds: float = 60) -> Cut | None:
-    (found,) = shortest_cuts(path, [group], judged(path).identities, seconds)
+    (found,) = shortest_cuts(path, [group], checked(path).identities, seconds)
     return found
 
 
@@ -103,7 +103,7 @@ def test_a_trace_that_conforms_ends_with_0(tmp_path: Path, capsys: pytest.Captur
     assert f"{path}: conforms, 8 events checked." in out and "take (1)" in out
 
 
-def test_checking_goes_on_and_tells_each_kind_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_checking_goes_on_and_reports_each_kind_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = trace(tmp_path / "t.jsonl", *TWICE, *life("r", 5), *RACE, on("c", 3), *TWICE[1:2])
     assert run_command(["check", str(path)]) == 1
     out = capsys.readouterr().out
@@ -125,7 +125,7 @@ def test_what_may_follow_says_so_and_a_race_has_no_cause(tmp_path: Path) -> None
     assert last.finding.rule == "MEM-RACE" and last.cause is None
 
 
-def test_what_is_found_of_owners_does_not_follow_from_contents_nor_from_the_race_told_with_it(tmp_path: Path) -> None:
+def test_findings_on_owners_follow_neither_from_contents_nor_from_the_race_beside_them(tmp_path: Path) -> None:
     """One operation races, uses a page for a stranger, and reads what was never written there."""
     pages = [{"pool": "kv", "pages": [page], "holder": "b"} for page in (2, 3)]
     load = {"op": "begin", "id": 8, "stream": "u", "writes": pages[:1]}
@@ -140,7 +140,9 @@ def test_what_is_found_of_owners_does_not_follow_from_contents_nor_from_the_race
     assert (written.cause, take.finding.rule, take.cause) == (None, "MEM-TAKE", None)
 
 
-def test_who_wrote_what_is_found_is_told_with_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_writer_of_a_wrong_page_is_reported_with_its_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     use = {"pool": "kv", "pages": [2], "holder": "a"}
     lines = [{"op": "begin", "id": id, "stream": "s", "writes": [use | {"labels": [id]}]} for id in "xy"]
     path = trace(tmp_path / "t.jsonl", on("a", 2), *lines, {"op": "begin", "id": 3, "reads": [use | {"labels": ["x"]}]})
@@ -152,7 +154,7 @@ def test_who_wrote_what_is_found_is_told_with_its_line(tmp_path: Path, capsys: p
 
 
 @pytest.mark.parametrize("longest", [shrink.LONGEST, 15], ids=["short", "long"])
-def test_who_had_a_page_last_that_nobody_holds_is_told(
+def test_the_last_holder_of_a_page_without_one_is_reported(
     longest: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shrink, "LONGEST", longest)
@@ -163,11 +165,13 @@ def test_who_had_a_page_last_that_nobody_holds_is_told(
     cut = shortest(path, group)
     assert cut is not None and [step.line for step in cut.steps] == [9, 10, 11, 12, 20]
     assert run_command(["check", str(path)]) == 1
-    told = "- line 12: given back by b: it has none left (abort)"
-    assert told in " ".join(capsys.readouterr().out.split())
+    reported = "- line 12: given back by b: it has none left (abort)"
+    assert reported in " ".join(capsys.readouterr().out.split())
 
 
-def test_what_else_the_holder_of_a_leak_released_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_pages_that_the_holder_of_a_leak_released_are_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     released = [on("r", page, op="release", at=f"free {page}") for page in (1, 2)]
     other = on("s", 4), on("s", 4, op="release")
     path = trace(tmp_path / "t.jsonl", on("r", 1, 2, 3), *released, *other, {"op": "end_holder", "holder": "r"})
@@ -192,43 +196,43 @@ def test_who_is_there_at_the_end_is_said(tmp_path: Path, capsys: pytest.CaptureF
     assert "Still with pages" not in capsys.readouterr().out
 
 
-def test_what_may_follow_is_told_whole_if_asked_and_nothing_is_where_nobody_reads(
+def test_consequences_are_reported_whole_if_asked_and_not_at_all_without_a_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = trace(tmp_path / "t.jsonl", on("a", 2), on("thief", 2), *[on("a", 2, op="release")] * 2)
 
-    def told(*options: str) -> str:
+    def reported(*options: str) -> str:
         assert run_command(["check", str(path), *options]) == 1
         return capsys.readouterr().out
 
-    assert told().count("The shortest part") == 1
-    asked = told("-v")
+    assert reported().count("The shortest part") == 1
+    asked = reported("-v")
     assert asked.count("The shortest part") == 2 and "It may follow from 1." in asked
-    monkeypatch.setattr(telling, "shortest_cuts", lambda *_: 1 / 0)
-    assert told("-q") == f"{path}: does not conform, 4 events checked.\n"
+    monkeypatch.setattr(rendering, "shortest_cuts", lambda *_: 1 / 0)
+    assert reported("-q") == f"{path}: does not conform, 4 events checked.\n"
     page = tmp_path / "t.html"
-    assert run_command(["check", str(path), "-q", "--html", str(page)]) == FAULTY, "here somebody does"
+    assert run_command(["check", str(path), "-q", "--html", str(page)]) == FAULTY, "here a report is read"
 
 
 def test_of_several_traces_it_is_said_which_show_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     traces = [trace(tmp_path / f"{number}.jsonl", *lines) for number, lines in enumerate((life("r", 1), RACE, TWICE))]
     both = trace(tmp_path / "both.jsonl", *TWICE, *TWICE[1:], *RACE)
     assert run_command(["check", *map(str, traces), str(both), "-j", "1"]) == 1
-    told = " ".join(capsys.readouterr().out.split())
-    assert told.endswith(
+    reported = " ".join(capsys.readouterr().out.split())
+    assert reported.endswith(
         f"MEM-RACE is broken at begin (load) in 2 of 4 traces, 2 times; first at {traces[1]}:4. "
         f"MEM-RELEASE is broken at release (free) in 2 of 4 traces, 4 times; first at {traces[2]}:4."
     )
 
 
-def test_what_was_not_told_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreported_values_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     read = {"op": "begin", "id": 7, "stream": "compute", "reads": [{"pool": "kv", "pages": [1], "holder": "r"}]}
     path = trace(tmp_path / "t.jsonl", *life("r", 1)[:4], read)
     assert run_command(["check", str(path)]) == 0
     assert "Not reported, so not checked: labels (MEM-CONTENT, 2 times)." in " ".join(capsys.readouterr().out.split())
 
 
-def test_what_was_not_told_is_said_by_pool(
+def test_unreported_values_are_named_by_pool(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(HEADER, "pools", {"kv": {"page_size": 4}, "rows": {}, "host": {}})
@@ -238,8 +242,8 @@ def test_what_was_not_told_is_said_by_pool(
     assert run_command(["check", str(path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["unchecked"] == {"MEM-CONTENT": 3}
     assert run_command(["check", str(path)]) == 0
-    told = "Not reported, so not checked: labels (MEM-CONTENT in host, 2 times; MEM-CONTENT in kv, 1 time)."
-    assert told in " ".join(capsys.readouterr().out.split())
+    reported = "Not reported, so not checked: labels (MEM-CONTENT in host, 2 times; MEM-CONTENT in kv, 1 time)."
+    assert reported in " ".join(capsys.readouterr().out.split())
 
 
 def test_more_kinds_than_are_kept_apart_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,23 +259,23 @@ def test_more_kinds_than_are_kept_apart_are_counted(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("stem", [path.stem for path in memory_vector_files() if path.stem.startswith("wrong_")])
-def test_the_story_of_each_wrong_protocol_is_found_among_others(tmp_path: Path, stem: str) -> None:
+def test_the_scenario_of_each_wrong_protocol_is_found_among_others(tmp_path: Path, stem: str) -> None:
     source = next(path for path in memory_vector_files() if path.stem == stem)
     header, *lines = [json.loads(line) for line in source.read_text().splitlines()]
-    story = [line for line in lines if line["op"] != "expect"]
+    scenario = [line for line in lines if line["op"] != "expect"]
     noise = [line for number in range(10) for line in life(f"noise {number}", 8)]
     path = tmp_path / "t.jsonl"
     kept = {name: value for name, value in header.items() if name not in ("description", "rules", "source")}
     kept["pools"]["noise"] = {"page_size": 4, "num_pages": 64}
     noise = [line | {"pool": "noise"} if "pool" in line else line for line in noise]
     half = len(noise) // 2
-    path.write_text("".join(json.dumps(line) + "\n" for line in [kept, *noise[:half], *story, *noise[half:]]))
+    path.write_text("".join(json.dumps(line) + "\n" for line in [kept, *noise[:half], *scenario, *noise[half:]]))
     groups = groups_of(path)
     assert groups
     for group in groups:
         cut = shortest(path, group)
         assert cut is not None and cut.complete, group.finding
-        assert len(cut.steps) <= len(story)
+        assert len(cut.steps) <= len(scenario)
         assert not any("noise" in str(step.event) for step in cut.steps)
         assert cut.steps[-1].line == group.line
 
@@ -373,13 +377,13 @@ def test_a_part_about_a_page_begins_where_it_was_handed_out(tmp_path: Path) -> N
     (group,) = groups_of(path)
     cut = shortest(path, group)
     assert cut is not None and cut.complete
-    told = [type(step.event).__name__ for step in cut.steps]
-    assert told == ["Take", "Begin", "Transfer", "Publish", "Begin"]
+    reported = [type(step.event).__name__ for step in cut.steps]
+    assert reported == ["Take", "Begin", "Transfer", "Publish", "Begin"]
     assert all(getattr(step.event, "pages", [2]) == [2] for step in cut.steps)
 
 
 class Counting(Checker):
-    """Counts how many events all of its kind have judged."""
+    """Counts the events that all checkers of its kind have checked."""
 
     count = 0
 
@@ -395,7 +399,7 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> type[Counting]:
     return Counting
 
 
-def test_few_events_are_judged_again_to_find_it(tmp_path: Path, counting: type[Counting]) -> None:
+def test_few_events_are_checked_again_to_find_it(tmp_path: Path, counting: type[Counting]) -> None:
     lives = [life(f"r{number}", 1 + number % 60) for number in range(200)]
     for lines in lives:
         # The end of an operation comes long after its begin.
@@ -405,13 +409,13 @@ def test_few_events_are_judged_again_to_find_it(tmp_path: Path, counting: type[C
     read = {"op": "begin", "id": "z", "stream": "load", "reads": [{"pool": "kv", "pages": [63], "holder": "x"}]}
     path = trace(tmp_path / "t.jsonl", on("x", 63), *mixed, read, {"op": "deliver", "id": "z", "holder": "x"})
     _, group = groups_of(path)
-    said = judged(path).identities
+    said = checked(path).identities
     (cut,) = shortest_cuts(path, [group], said, 60)
     assert cut is not None and cut.complete and len(cut.steps) == 3
     assert counting.count < 10 * len(mixed)
 
 
-def test_of_a_batch_only_what_uses_the_page_is_judged_again(tmp_path: Path, counting: type[Counting]) -> None:
+def test_of_a_batch_only_the_uses_of_the_page_are_checked_again(tmp_path: Path, counting: type[Counting]) -> None:
     batch = range(1, 30)
     uses = [{"pool": "kv", "pages": [page], "holder": f"r{page}"} for page in batch]
     events: list[dict[str, Any]] = [on(f"r{page}", page) for page in batch]
@@ -420,7 +424,7 @@ def test_of_a_batch_only_what_uses_the_page_is_judged_again(tmp_path: Path, coun
     events += [on_stream("load", writes=uses[:1]) | {"stream": "load"}, on_stream("last", reads=uses)]
     path = trace(tmp_path / "t.jsonl", *events)
     (group,) = groups_of(path)
-    said = judged(path).identities
+    said = checked(path).identities
     (cut,) = shortest_cuts(path, [group], said, 60)
     assert cut is not None and cut.complete and len(cut.steps) == 3
     assert counting.count < 10 * len(events)
@@ -497,17 +501,17 @@ def test_the_search_ends_by_what_it_tried_and_not_by_the_clock(
     held = [on(f"r{number}", number) for number in range(1, 31)]
     path = trace(tmp_path / "t.jsonl", *held, {"op": "count", "pool": "kv", "free": 6, "held": 31})
 
-    def told(seconds: float) -> str:
+    def reported(seconds: float) -> str:
         moments = count(step=seconds)
         monkeypatch.setattr(minimising, "time", SimpleNamespace(monotonic=lambda: next(moments)))
         assert run_command(["check", str(path)]) == 1
         return capsys.readouterr().out
 
     monkeypatch.setattr(shrink, "LEAST", 0)
-    fast, slow = told(1e-6), told(1e-3)
+    fast, slow = reported(1e-6), reported(1e-3)
     assert "the search was stopped" in fast and fast == slow
     monkeypatch.undo()
-    assert "the search was stopped" not in told(1e-6)
+    assert "the search was stopped" not in reported(1e-6)
 
 
 def test_the_search_ends_when_its_time_is_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -520,7 +524,7 @@ def test_the_search_ends_when_its_time_is_up(tmp_path: Path, monkeypatch: pytest
     assert cut is not None and not cut.complete
 
 
-# What is known
+# Known findings
 
 
 def baseline_file(path: Path, **entry: str) -> str:
@@ -535,7 +539,7 @@ def test_what_is_accepted_is_counted_and_not_failed(tmp_path: Path, capsys: pyte
     assert "Known: MEM-RELEASE/not-held at release: 1 time. known" in capsys.readouterr().out
 
 
-def test_what_is_accepted_is_counted_also_where_an_event_has_too_many_to_tell(
+def test_accepted_findings_are_counted_also_where_an_event_has_too_many_to_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = trace(tmp_path / "t.jsonl", on("a", [1, 2500]), on("b", [1, 2500]))
@@ -602,21 +606,22 @@ def test_where_there_are_several_pools_it_is_said_which(tmp_path: Path, capsys: 
 
 
 @pytest.mark.parametrize(
-    ("entry", "told"), [({"pool": "state"}, "in pool state"), ({"at": "state.py"}, "(state.py)"), ({"at": "x"}, "(x)")]
+    ("entry", "expected"),
+    [({"pool": "state"}, "in pool state"), ({"at": "state.py"}, "(state.py)"), ({"at": "x"}, "(x)")],
 )
 def test_what_is_accepted_may_be_of_one_pool_and_one_place(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], entry: dict[str, str], told: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], entry: dict[str, str], expected: str
 ) -> None:
     path = two_pools(tmp_path / "t.jsonl")
     known = baseline_file(tmp_path / "k.toml", **{"rule": "MEM-WRITTEN", "reason": "known"} | entry)
     assert run_command(["check", str(path), "--baseline", known]) == 1
-    out, times = capsys.readouterr().out, "never, so it can go from the file" if told == "(x)" else "1 time"
-    assert f"Known: MEM-WRITTEN {told}: {times}. known" in out
-    assert re.findall("broken in pool (.*) at", out) == (["kv", "state"] if told == "(x)" else ["kv"])
+    out, times = capsys.readouterr().out, "never, so it can go from the file" if expected == "(x)" else "1 time"
+    assert f"Known: MEM-WRITTEN {expected}: {times}. known" in out
+    assert re.findall("broken in pool (.*) at", out) == (["kv", "state"] if expected == "(x)" else ["kv"])
 
 
 @pytest.mark.parametrize("entry", [{"event": "take"}, {"rule": "MEM-RELEASE/transfer"}, {"rule": "MEM-TAKE"}])
-def test_an_entry_that_does_not_fit_is_told_and_accepts_nothing(
+def test_an_entry_that_does_not_fit_is_reported_and_accepts_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], entry: dict[str, str]
 ) -> None:
     path = trace(tmp_path / "t.jsonl", *TWICE)
@@ -626,7 +631,7 @@ def test_an_entry_that_does_not_fit_is_told_and_accepts_nothing(
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("known", "k.toml: "),
         ('[[known]]\nrule = "MEM-TAKE"', "missing required field `reason`"),
@@ -637,20 +642,20 @@ def test_an_entry_that_does_not_fit_is_told_and_accepts_nothing(
     ],
 )
 def test_a_file_of_accepted_findings_that_is_wrong(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, told: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, expected: str
 ) -> None:
     (tmp_path / "k.toml").write_text(text)
     path = trace(tmp_path / "t.jsonl", *TWICE)
     assert run_command(["check", str(path), "--baseline", str(tmp_path / "k.toml")]) == 2
     complaint = capsys.readouterr().err
-    assert told in complaint and complaint.count("\n") == 1
+    assert expected in complaint and complaint.count("\n") == 1
 
 
 # Bad input
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "expected"),
     [
         (on("r", 1) | {"pool": "gpu"}, "there is no pool gpu"),
         ({"op": "steal"}, "unknown operation 'steal'"),
@@ -673,16 +678,16 @@ def test_a_file_of_accepted_findings_that_is_wrong(
     ],
 )
 def test_a_line_that_no_engine_can_mean(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: dict[str, Any], told: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: dict[str, Any], expected: str
 ) -> None:
     path = trace(tmp_path / "t.jsonl", on("q", 7), line)
     assert run_command(["check", str(path)]) == 2
     complaint = capsys.readouterr().err
-    assert complaint.startswith(f"kvspec: {path}:3: ") and told in complaint and complaint.count("\n") == 1
+    assert complaint.startswith(f"kvspec: {path}:3: ") and expected in complaint and complaint.count("\n") == 1
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "expected"),
     [
         ({"level": "page"}, "Invalid enum value 'page'"),
         ({"kvspec": 3}, "format version 3"),
@@ -693,13 +698,13 @@ def test_a_line_that_no_engine_can_mean(
     ],
 )
 def test_a_header_that_is_wrong(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: dict[str, Any], told: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: dict[str, Any], expected: str
 ) -> None:
     path = tmp_path / "t.jsonl"
     path.write_text(json.dumps(HEADER | change) + "\n" + json.dumps(on("r", 1)) + "\n")
     assert run_command(["check", str(path)]) == 2
     complaint = capsys.readouterr().err
-    assert complaint.startswith(f"kvspec: {path}:1: ") and told in complaint
+    assert complaint.startswith(f"kvspec: {path}:1: ") and expected in complaint
 
 
 def test_what_an_engine_can_do_is_a_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -717,7 +722,7 @@ def test_what_an_engine_can_do_is_a_finding(tmp_path: Path, capsys: pytest.Captu
 
 
 @pytest.mark.parametrize("suffix", ["", ".zst"])
-def test_a_file_that_was_cut_off_is_judged_up_to_there(
+def test_a_file_that_was_cut_off_is_checked_up_to_there(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], suffix: str
 ) -> None:
     whole = trace(tmp_path / "t.jsonl", *life("r", 1), *TWICE).read_bytes()
@@ -730,8 +735,8 @@ def test_a_file_that_was_cut_off_is_judged_up_to_there(
     whole += b'{"op": "tak'
     path.write_bytes(zstandard.ZstdCompressor().compress(whole) if suffix else whole)
     assert run_command(["check", str(path)]) == 1
-    told = capsys.readouterr()
-    assert "MEM-RELEASE is broken" in told.out and "12: truncated last line" in told.err
+    reported = capsys.readouterr()
+    assert "MEM-RELEASE is broken" in reported.out and "12: truncated last line" in reported.err
 
 
 def test_a_file_without_events_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -823,13 +828,13 @@ def test_a_growing_trace_is_followed(tmp_path: Path) -> None:
     assert "1. MEM-RELEASE is broken" in out and "does not conform, 10 events checked." in out
 
 
-def test_the_rules_of_the_law_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_rules_of_the_memory_model_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["rules"]) == 0
     out = capsys.readouterr().out
     assert all(f"{rule.id} {rule.name}\n" in out for rule in MEMORY_RULES.values())
 
 
-def test_a_hole_is_no_page_in_a_story(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_hole_is_no_page_in_a_description(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (vector,) = (path for path in memory_vector_files() if path.stem == "wrong_window_moves_on_too_early")
     trace = tmp_path / "t.jsonl"
     trace.write_text("".join(line for line in vector.open() if '"expect"' not in line))

@@ -1,4 +1,4 @@
-"""The memory vectors: each comes out as it expects, and each rule of the law is found in one and holds in another."""
+"""The memory vectors: each has its expected result, and each rule is broken in one and holds in another."""
 
 import json
 from pathlib import Path
@@ -33,7 +33,7 @@ def test_it_comes_out_as_expected(vector: MemoryVector) -> None:
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector.name)
-def test_the_plain_law_finds_the_same(vector: MemoryVector) -> None:
+def test_the_plain_checker_finds_the_same(vector: MemoryVector) -> None:
     plain = Once(vector.header.pools)
     for step in vector.steps:
         findings = plain.step(step.event)
@@ -66,7 +66,7 @@ def test_each_rule_holds_in_a_vector(rule: str) -> None:
 
 
 @pytest.mark.parametrize("vector", RIGHT, ids=lambda vector: vector.name)
-def test_each_rule_that_a_right_protocol_names_is_judged_there(vector: MemoryVector) -> None:
+def test_each_rule_that_a_right_protocol_names_is_checked_there(vector: MemoryVector) -> None:
     """It is found as soon as an event is left out, done twice, too early, on another stream, or with other content."""
     assert set(vector.header.rules) <= rules_of(vector.header.pools, [step.event for step in vector.steps])
 
@@ -79,7 +79,7 @@ def test_the_command_runs_them_with_the_others(capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "expected"),
     [
         (lambda lines: [*lines, {"op": "expect", "rule": "MEM-RACE"}], "MEM-RACE is expected to be broken, and is not"),
         (lambda lines: [*lines, {"op": "end_holder", "holder": "r3"}], "MEM-LEAK is not expected to be broken"),
@@ -92,7 +92,7 @@ def test_the_command_runs_them_with_the_others(capsys: pytest.CaptureFixture[str
     ],
 )
 def test_what_is_not_as_expected_fails(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: Any, told: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: Any, expected: str
 ) -> None:
     wrong = next(path for path in PATHS if path.stem == "wrong_double_free")
     lines = [json.loads(line) for line in wrong.read_text().splitlines()]
@@ -100,5 +100,5 @@ def test_what_is_not_as_expected_fails(
     path.write_text("".join(json.dumps(line) + "\n" for line in change(lines)))
     assert run_command(["run", str(path)]) == 1
     out = capsys.readouterr().out
-    assert told in " ".join(out.split()) and f"{path}:" in out, "wherever the line of a long path is wrapped"
+    assert expected in " ".join(out.split()) and f"{path}:" in out, "wherever the line of a long path is wrapped"
     assert "the memory checker: 1 failed, 0 passed" in out

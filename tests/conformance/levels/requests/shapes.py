@@ -74,8 +74,8 @@ def operations(name: str, size: int) -> list[Event]:
 
 def some(*parts: str) -> Event:
     """A snapshot of some parts."""
-    told: Any = parts
-    return Snapshot(obs=told)
+    reported: Any = parts
+    return Snapshot(obs=reported)
 
 
 def admitted(name: str, tokens: list[int], session: str | None = None) -> Iterator[Event]:
@@ -87,7 +87,7 @@ def admitted(name: str, tokens: list[int], session: str | None = None) -> Iterat
 
 
 def launched(name: str) -> Iterator[Event]:
-    """What is prepared for a request is computed."""
+    """A prepared forward of a request is computed."""
     launch = next(_LAUNCHES)
     yield Launch(launch, [name])
     yield Complete(launch, {name: 7})

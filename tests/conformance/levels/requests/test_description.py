@@ -1,4 +1,4 @@
-"""What an answer leaves out is not reported as if it were known."""
+"""A value that an answer leaves out is not reported as if it were known."""
 
 from pathlib import Path
 
@@ -34,7 +34,9 @@ def test_a_sentence_says_what_was_answered_and_no_more(op: e.Operation[e.Answer]
     assert sentence(op).endswith(said)
 
 
-def test_without_rows_the_map_has_none_and_pages_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_rows_the_map_has_none_and_pages_are_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     header = HEADER | {"config": HEADER["config"] | {"num_rows": 0}}
     given = RECORDED[2] | {"obs": {"pages": {"r": [[1, 2]]}}}
     ends = RECORDED[5] | {"obs": {"freed": []}}

@@ -1,4 +1,4 @@
-"""A crash is told with the rule by which the operation had to be carried out, or refused."""
+"""A crash is reported with the rule by which the operation had to be carried out, or refused."""
 
 from typing import Any
 

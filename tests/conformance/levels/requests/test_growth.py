@@ -1,4 +1,4 @@
-"""What a trace of operations costs follows its size: twice the size is no more than 2.6 times the work, and the memory.
+"""The cost of a trace of operations follows its size: twice the size is at most 2.6 times the work, and the memory.
 
 Work is counted in lines of the oracle and the model, so that no busy machine changes it.
 """

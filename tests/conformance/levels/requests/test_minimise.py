@@ -100,7 +100,7 @@ def tags(shown: Counterexample) -> list[str]:
     return [str(op.__struct_config__.tag) for op in shown.operations]
 
 
-def test_a_planted_failure_shrinks_to_its_known_minimum() -> None:
+def test_an_injected_failure_shrinks_to_its_known_minimum() -> None:
     operations = [*busy(), Report(), OpenSession("t")]
     shrunk = shrink(operations, partial(try_out, config=CONFIG, factory=KeepsTheRow), kind, effort_for_one())
     assert shrunk is not None and shrunk.complete
@@ -205,7 +205,7 @@ def test_requests_can_be_left_out_of_a_trace_that_conforms(names: set[str]) -> N
     assert len([op for op in rest if isinstance(op, Launch)]) == 2 + len(names - {"s"})
 
 
-def test_what_does_not_show_again_is_told() -> None:
+def test_a_failure_that_does_not_show_again_is_reported() -> None:
     assert shrink(busy(), partial(try_out, config=CONFIG, factory=Manager), kind, effort_for_one()) is None
 
 

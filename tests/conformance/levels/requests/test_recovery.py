@@ -1,4 +1,4 @@
-"""A request-level trace is judged to its end, as far as its state is known; what is known is not failed."""
+"""A request-level trace is checked to its end, as far as its state is known; known findings fail no check."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ def another(number: int, **changed: Any) -> list[dict[str, Any]]:
     return [line | changed.get(line["op"], {}) for line in lines]
 
 
-def judged(path: Path, *entries: Entry) -> Whole:
+def checked(path: Path, *entries: Entry) -> Whole:
     with TraceReader(path) as trace:
         return check_whole(trace.header.config, trace, Baseline(list(entries)))
 
@@ -31,10 +31,10 @@ LEFT: dict[str, Any] = {"finish": {"obs": {"freed": []}}}
 """A finish that leaves the last page."""
 
 
-def test_what_follows_a_finding_is_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_operations_after_a_finding_are_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     late = {"match_prefix": {"obs": {"prefix_len": 4, "protected_len": 4, "freed": []}}}
     path = write(tmp_path / "t.jsonl", HEADER, *RECORDED[:5], RECORDED[5] | LEFT["finish"], *another(2, **late))
-    whole = judged(path)
+    whole = checked(path)
     assert whole.operations == 12 and whole.lost is None and whole.problem is None
     left, later = whole.found
     assert (left.finding.rule.id, left.line, left.count) == ("PAGE-1", 7, 1) and later.line == 9
@@ -50,7 +50,7 @@ def test_the_same_again_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture
     path = write(
         tmp_path / "t.jsonl", HEADER, *RECORDED, *(line for number in (2, 3, 4) for line in another(number, **LEFT))
     )
-    (found,) = judged(path).found
+    (found,) = checked(path).found
     assert found.count == 3 and found.line == 13
     assert run_command(["check", str(path)]) == 1
     assert f"PAGE-1 is broken at {path}:13, finish, 3 times" in capsys.readouterr().out
@@ -59,14 +59,14 @@ def test_the_same_again_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_a_wrong_refusal_changes_nothing(tmp_path: Path) -> None:
     refused = {key: value for key, value in RECORDED[2].items() if key != "obs"} | {"refused": {"reason": "no"}}
     path = write(tmp_path / "t.jsonl", HEADER, *RECORDED[:2], refused, *RECORDED[2:])
-    whole = judged(path)
+    whole = checked(path)
     assert [one.finding.rule.id for one in whole.found] == ["OP-1"]
     assert whole.operations == 7
 
 
-def test_where_the_state_is_lost_judging_ends_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_where_the_state_is_lost_checking_ends_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path / "t.jsonl", HEADER, *RECORDED, RECORDED[5], *another(2))
-    whole = judged(path)
+    whole = checked(path)
     assert whole.operations == 7
     assert whole.lost == "line 8: it was carried out, and what came of it is not known"
     assert run_command(["check", str(path)]) == 1
@@ -75,11 +75,11 @@ def test_where_the_state_is_lost_judging_ends_and_says_so(tmp_path: Path, capsys
 
 def test_a_wrong_eviction_loses_the_store(tmp_path: Path) -> None:
     path = write(tmp_path / "t.jsonl", HEADER, *RECORDED, {"op": "evict", "n": 1, "obs": {"evicted": [9]}})
-    whole = judged(path)
+    whole = checked(path)
     assert whole.lost is not None and "published" in whole.lost
 
 
-def test_what_is_accepted_is_counted_and_the_rest_is_judged(tmp_path: Path) -> None:
+def test_accepted_findings_are_counted_and_the_rest_is_checked(tmp_path: Path) -> None:
     path = write(tmp_path / "t.jsonl", HEADER, *RECORDED, *another(2, **LEFT), *another(3, **LEFT))
     entry = Entry("PAGE-1", "known", event="finish")
     baseline = Baseline([entry])
