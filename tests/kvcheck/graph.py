@@ -1,4 +1,4 @@
-"""What happens before what, as a graph that is searched each time."""
+"""The order of operations, as a graph that is searched each time."""
 
 from itertools import count
 

@@ -60,7 +60,7 @@ def page(
     return Use(pool="kv", pages=[number], start=start, stop=stop, holder=holder, labels=labels)
 
 
-# What orders operations
+# Events that order operations
 
 
 @shape(KV)

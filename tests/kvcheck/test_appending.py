@@ -14,7 +14,7 @@ FILL = Begin(4, STREAM, [], [Use("table", start=7, stop=8)])
 UNREAD: list[Event] = [Release("a", "kv", [1]), Begin(4, STREAM, [], [Use("table", start=5, stop=6)])]
 
 
-def law_after(*more: Event, start: int = 0, written: int = 5) -> Checker:
+def checker_after(*more: Event, start: int = 0, written: int = 5) -> Checker:
     """A holder of two pages of four slots, and of a row; the first slots are written."""
     checker = Checker({"kv": Pool(4, 8), "rows": Pool(8, 2, label_size=4)})
     for event in (
@@ -37,7 +37,7 @@ def law_after(*more: Event, start: int = 0, written: int = 5) -> Checker:
 
 
 def test_what_is_counted_is_what_the_operations_do_one_by_one() -> None:
-    counted, alone = law_after(), law_after()
+    counted, alone = checker_after(), checker_after()
     appending = Appending(counted.state, STREAM)
     assert appending.admit("table", "row", 5)
     for number, at in ((4, 5), (5, 6)):
@@ -55,16 +55,16 @@ def test_what_is_counted_is_what_the_operations_do_one_by_one() -> None:
 @pytest.mark.parametrize(
     ("why", "checker", "stream", "at"),
     [
-        ("it leaves a slot out", law_after, STREAM, 6),
-        ("it writes a slot again", law_after, STREAM, 4),
-        ("another stream has not looked", law_after, "other", 5),
-        ("the page is full", lambda: law_after(FILL, written=7), STREAM, 8),
-        ("a page has changed", lambda: law_after(Release("a", "kv", [1])), STREAM, 5),
-        ("a page has changed, and nobody has read it since", lambda: law_after(*UNREAD), STREAM, 6),
-        ("nobody has read the beginning", lambda: law_after(start=1), STREAM, 5),
-        ("there is no row", lambda: law_after(Unmap("row")), STREAM, 5),
-        ("the row has changed", lambda: law_after(Release("a", "rows", [1])), STREAM, 5),
-        ("nobody knows the table", lambda: Checker({"kv": Pool(4, 8)}), STREAM, 5),
+        ("it leaves a slot out", checker_after, STREAM, 6),
+        ("it writes a slot again", checker_after, STREAM, 4),
+        ("another stream has not looked", checker_after, "other", 5),
+        ("the page is full", lambda: checker_after(FILL, written=7), STREAM, 8),
+        ("a page has changed", lambda: checker_after(Release("a", "kv", [1])), STREAM, 5),
+        ("a page has changed, and was not read since", lambda: checker_after(*UNREAD), STREAM, 6),
+        ("the beginning was never read", lambda: checker_after(start=1), STREAM, 5),
+        ("there is no row", lambda: checker_after(Unmap("row")), STREAM, 5),
+        ("the row has changed", lambda: checker_after(Release("a", "rows", [1])), STREAM, 5),
+        ("the table is unknown", lambda: Checker({"kv": Pool(4, 8)}), STREAM, 5),
     ],
 )
 def test_what_may_find_something_new_is_not_counted(

@@ -1,4 +1,4 @@
-"""What the law keeps up to date beside its pages is what one would find by going over them all."""
+"""The indices that the checker keeps beside its pages are those that a pass over all pages would compute."""
 
 from collections import Counter
 from random import Random
@@ -32,7 +32,7 @@ def check(state: State) -> None:
 
 
 def check_forgotten(state: State) -> None:
-    """What is free and used by nobody is not remembered."""
+    """A page that is free and not in use is not remembered."""
     for pool in state.pools.values():
         for number, page in pool.pages.items() if not pool.keyed else ():
             in_flight = bool(page.left) and page.left[-1][-1] >= state.clocks.oldest
@@ -47,9 +47,9 @@ def check_pool(pool: PoolState) -> None:
         assert pool.of_kind(kind) == sorted(number for number, page in pool.pages.items() if page.kind == kind)
     names = {(key, number) for number, page in pool.pages.items() for key in page.keys}
     assert {(key, number) for key in pool.names for number in pool.found(key)} == names
-    assert {} not in pool.names.values() and all(all(told.values()) for told in pool.reported.values())
+    assert {} not in pool.names.values() and all(all(reported.values()) for reported in pool.reported.values())
     assert pool.promised == sum(pool.reserved.values())
-    assert all(len(told) <= LISTED for figure, told in pool.reported.items() if figure != "references")
+    assert all(len(reported) <= LISTED for figure, reported in pool.reported.items() if figure != "references")
     for page in pool.pages.values():
         assert min([*page.holders.values(), *page.pins.values()], default=1) > 0
         plans = page.plans or {}
@@ -187,7 +187,7 @@ def test_what_was_read_through_tables_is_forgotten_with_the_operations_that_read
     assert len(checker.state.pools["kv"].pages[1].left) <= 2
 
 
-def test_of_operations_that_are_complete_and_were_never_told_to_end_the_last_are_remembered(
+def test_of_complete_operations_whose_end_was_never_reported_the_last_are_remembered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("kvcheck.clocks._REMEMBERED", 5)
@@ -212,7 +212,7 @@ def test_labels_that_something_bears_are_kept(before: list[Event], after: list[E
     assert [finding for event in (take("a", 1), *before, *learned, *after) for finding in checker.step(event)] == []
 
 
-def test_of_worthless_results_the_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_tainted_results_the_last_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kvcheck.ending._REMEMBERED", 5)
     checker = Checker(POOLS)
     checker.step(take("a", 1))

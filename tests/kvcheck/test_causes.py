@@ -1,4 +1,4 @@
-"""What a finding says besides its place: what it may follow from, the other use, and how many more there are."""
+"""The parts of a finding besides its place: its possible cause, the other use, and how many more there are."""
 
 import pytest
 
@@ -74,14 +74,14 @@ def test_what_follows_from_a_finding_says_so_and_a_race_does_not() -> None:
     assert findings == [("MEM-TAKE", None), ("MEM-RACE", None), ("MEM-RELEASE", 2)]
 
 
-def test_of_one_event_only_so_many_findings_are_told_one_by_one() -> None:
+def test_of_one_event_only_so_many_findings_are_reported_one_by_one() -> None:
     checker = Checker({"kv": Pool(num_pages=3000)})
     read, again = Use(pool="kv", pages=[(1, 2500)]), Use(pool="kv", pages=[(1, 2500)], holder="b")
-    told = checker.step(Begin(1, "s", reads=[read, again]))
+    reported = checker.step(Begin(1, "s", reads=[read, again]))
     for rule, number in (("MEM-USE", 5000), ("MEM-WRITTEN", 5000)):
-        alike = [finding for finding in told if finding.rule == rule]
-        assert len(alike) == 1000
-        assert [finding.more for finding in alike] == [number - 1000] + [0] * 999
+        of_rule = [finding for finding in reported if finding.rule == rule]
+        assert len(of_rule) == 1000
+        assert [finding.more for finding in of_rule] == [number - 1000] + [0] * 999
     assert [finding.more for finding in checker.step(Begin(2, "s", reads=[of("c", 9)]))] == [0, 0]
 
 
@@ -95,7 +95,7 @@ def test_what_nothing_orders_says_where_the_earlier_use_was(label: str) -> None:
         assert [finding.earlier for finding in checker.step(later)] == ["the first"]
 
 
-def test_who_wrote_what_is_found_is_known_as_long_as_nobody_else_writes_there() -> None:
+def test_the_writer_of_a_wrong_page_is_known_until_another_write_there() -> None:
     """One slot after the other is written through a table, then read as something else, and overwritten."""
     checker = Checker(POOLS)
     events = [
@@ -127,14 +127,14 @@ def test_a_write_of_the_same_without_an_order_is_nobodys_cause() -> None:
     ]
 
 
-@pytest.mark.parametrize("told", [True, False])
-def test_content_behind_what_was_never_written_is_judged_too(told: bool) -> None:
-    checker = Checker({"kv": Pool(4, 8, writes_reported=told)})
+@pytest.mark.parametrize("reported", [True, False])
+def test_content_behind_unwritten_slots_is_checked_too(reported: bool) -> None:
+    checker = Checker({"kv": Pool(4, 8, writes_reported=reported)})
     one = Begin(1, "s", writes=[of("a", 1, label="x", start=1, stop=2), of("a", 1, label="x", start=3)])
     findings = [
         (one.rule, one.cause) for event in (take("a", 1), one, read(2, "a", 1, "y")) for one in checker.step(event)
     ]
-    assert findings == ([("MEM-WRITTEN", None), ("MEM-CONTENT", 3)] if told else [("MEM-CONTENT", None)])
+    assert findings == ([("MEM-WRITTEN", None), ("MEM-CONTENT", 3)] if reported else [("MEM-CONTENT", None)])
 
 
 def test_whatever_follows_says_what_was_first() -> None:
@@ -145,7 +145,7 @@ def test_whatever_follows_says_what_was_first() -> None:
 
 
 @pytest.mark.parametrize("wrong", [Release("b", "kv", [1]), read(1, "a", 1)])
-def test_what_is_found_on_a_page_that_is_handed_out_anew_is_nobodys_consequence(wrong: Event) -> None:
+def test_what_is_found_on_a_page_that_is_handed_out_anew_follows_from_no_other_finding(wrong: Event) -> None:
     """A table names it all the while, so it is remembered while it is free."""
     checker = Checker(POOLS)
     events = [*[take("a", 1), table("t", "a", 1), wrong, Release("a", "kv", [1]), take("c", 1)], read(2, "c", 1)]
@@ -154,8 +154,10 @@ def test_what_is_found_on_a_page_that_is_handed_out_anew_is_nobodys_consequence(
 
 @pytest.mark.parametrize("again", [[Share("b", "kv", [1])], [take("b", 1, 2), EndHolder("b")]])
 @pytest.mark.parametrize("ended", [True, False])
-def test_what_is_found_on_pages_that_were_free_together_is_nobodys_consequence(again: list[Event], ended: bool) -> None:
-    """One of them was kept by who had left. What is remembered, as an operation has not ended, is handed out first."""
+def test_what_is_found_on_pages_that_were_free_together_follows_from_no_other_finding(
+    again: list[Event], ended: bool
+) -> None:
+    """One of them was kept by a holder that left. A page that an open operation remembers is handed out first."""
     checker = Checker(POOLS)
     events = [take("a", 1, 2), table("t", "a", 1, 2), Begin(1, "s"), EndHolder("a"), *[End(1)] * ended, Unmap("t")]
     events += [Release("a", "kv", [1, 2]), *[take("c", 1, 2), Release("c", "kv", [1, 2])] * (not ended), *again]
@@ -190,7 +192,7 @@ def test_what_comes_to_a_page_from_where_something_was_found_leaves_its_first_ca
 
 
 def test_the_first_of_two_causes_counts() -> None:
-    """Another's content is read, and then what a failed load has spoilt: what leaves is the first one's consequence."""
+    """Another's content is read, and then tainted content of a failed load: the delivery follows from the first."""
     checker = Checker(POOLS)
     events: list[Event] = [
         *[take("a", 1, 2, 3), write(1, "a", 1, "x"), Begin(2, "t", writes=[of("a", 2)])],

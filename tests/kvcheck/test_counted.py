@@ -1,4 +1,4 @@
-"""How often the law has judged each rule, and how often it was told too little to."""
+"""How often the checker has checked each rule, and how often too little was reported for it."""
 
 from collections import Counter
 
@@ -29,7 +29,7 @@ from kvspec.memory.events import (
 from kvspec.rules import MEMORY_RULES
 from tests.spec.memory.scenarios import POOLS, of, read, table, take, write
 
-STORY: list[tuple[Event, str]] = [
+SCENARIO: list[tuple[Event, str]] = [
     (take("e", 3, 4), "TAKE 2"),
     (Transfer("e", "f"), "RELEASE 2"),
     (Release("f", "kv", [3, 4]), "RELEASE 2"),
@@ -62,23 +62,23 @@ STORY: list[tuple[Event, str]] = [
     (Idle(["c"]), "AGREE 1 LEAK 1"),
     (Announce("GPU", ["l"], pool="kv"), "ANNOUNCE 1"),
 ]
-"""Events that break nothing, each with how often it judges which rule, and how often it could not."""
+"""Events that break nothing, each with how often it checks which rule, and how often it could not."""
 
 
-def test_how_often_each_rule_is_judged_is_counted() -> None:
+def test_how_often_each_rule_is_checked_is_counted() -> None:
     """Everything has been counted a few times already: what is counted is added."""
     checker, before = Checker(POOLS), Counter(dict.fromkeys(MEMORY_RULES, 5))
-    for event, due in STORY:
+    for event, due in SCENARIO:
         checker.state.checked.update(before)
         checker.state.pools["kv"].unchecked.update(before)
         assert checker.step(event) == []
-        told = [
+        reported = [
             f"{words}{rule[4:]} {counted[rule] - before[rule]}"
             for words, counted in (("", checker.checked), ("not ", checker.unchecked["kv"]))
             for rule in sorted({*counted, *MEMORY_RULES})
             if counted[rule] != before[rule]
         ]
-        assert " ".join(told) == due, event
+        assert " ".join(reported) == due, event
 
 
 def test_the_writes_of_the_only_operation_are_checked_against_each_other() -> None:
@@ -92,7 +92,9 @@ def test_the_writes_of_the_only_operation_are_checked_against_each_other() -> No
 @pytest.mark.parametrize(
     ("holds", "promised", "unchecked"), [(None, "x", 1), ("x", None, 1), (None, None, 1), ("x", "x", 0)]
 )
-def test_a_promise_is_judged_where_both_sides_are_told(holds: str | None, promised: str | None, unchecked: int) -> None:
+def test_a_promise_is_checked_where_both_sides_are_reported(
+    holds: str | None, promised: str | None, unchecked: int
+) -> None:
     checker = Checker(POOLS)
     for event in (take("a", 1), write(1, "a", 1, holds), Publish("kv", [1], ["k"], [promised] if promised else None)):
         assert checker.step(event) == []
@@ -101,9 +103,7 @@ def test_a_promise_is_judged_where_both_sides_are_told(holds: str | None, promis
 
 @pytest.mark.parametrize("pool", ["kv", "rows"])
 @pytest.mark.parametrize("labels", [["x"] * 12, None])
-def test_the_content_of_each_page_that_is_written_is_judged_where_it_is_told(
-    pool: str, labels: list[str] | None
-) -> None:
+def test_the_content_of_each_written_page_is_checked_where_it_is_reported(pool: str, labels: list[str] | None) -> None:
     checker = Checker(POOLS)
     size = checker.state.pools[pool].size
     for event in (

@@ -1,4 +1,4 @@
-"""Pages that are handled alike, in cases that walks seldom meet: each is found as the plain law finds it."""
+"""Page groups, in cases that walks seldom meet: the findings on each are those of the plain checker."""
 
 import pytest
 
@@ -27,7 +27,7 @@ TAKEN: list[Event] = [Take("a", "kv", [1, 2]), Map("t", "a", "kv", 0, [1, 2], LA
 WRITE = Begin(1, "s", [], [Use("t", stop=8)])
 FILLED: list[Event] = [*TAKEN, WRITE]
 FREE: list[Event] = [*FILLED, Unmap("t"), Release("a", "kv", [1, 2])]
-"""What was written in flight is remembered."""
+"""A page that was written in flight is remembered."""
 NAMED: list[Event] = [*FILLED, Publish("kv", [1, 2], KEYS, LABELS)]
 CACHED: list[Event] = [*NAMED, Unmap("t"), Release("a", "kv", [1, 2])]
 TWO_MORE: list[Event] = [
@@ -46,7 +46,7 @@ BROKEN: dict[str, tuple[list[Event], set[tuple[str, int]]]] = {
         [*FREE, Take("b", "kv", [1, 2]), Publish("kv", [1, 2], KEYS, LABELS)],
         {("MEM-NAME", 1), ("MEM-NAME", 2)},
     ),
-    "two are published alike": ([*FILLED, Publish("kv", [1, 2], ["k", "k"], LABELS)], {("MEM-NAME", 2)}),
+    "two are published with the same key": ([*FILLED, Publish("kv", [1, 2], ["k", "k"], LABELS)], {("MEM-NAME", 2)}),
     "others have the names": (
         [*NAMED, *TWO_MORE, Publish("kv", [3, 4], KEYS, OTHERS)],
         {("MEM-NAME", 3), ("MEM-NAME", 4)},
@@ -55,7 +55,7 @@ BROKEN: dict[str, tuple[list[Event], set[tuple[str, int]]]] = {
         [*NAMED, Map("t", "a", "kv", 0, [1, 2], OTHERS), Begin(2, "s", [], [Use("t", stop=8)])],
         {("MEM-OVERWRITE", 1), ("MEM-OVERWRITE", 2)},
     ),
-    "they are somebody else's": (
+    "they are another holder's": (
         [*FILLED, Map("u", "b", "kv", 0, [1, 2], LABELS), Begin(2, "s", [Use("u", stop=8)])],
         {("MEM-USE", 1), ("MEM-USE", 2)},
     ),
@@ -126,11 +126,11 @@ BROKEN: dict[str, tuple[list[Event], set[tuple[str, int]]]] = {
         [*FILLED, Map("t", "a", "kv", 0, [1, 2], OTHERS), Begin(2, "s", [Use("t", stop=8)])],
         {("MEM-CONTENT", 1), ("MEM-CONTENT", 2)},
     ),
-    "a table of somebody else names one twice": (
+    "a table of another request names one twice": (
         [Take("a", "kv", [1, 2]), Map("t", "b", "kv", 0, [1, 1]), Release("a", "kv", [1, 2]), Unmap("t")],
         set(),
     ),
-    "a table of somebody else names one again": (
+    "a table of another request names one again": (
         [
             *[Take("a", "kv", [1, 2]), Map("t", "b", "kv", 0, [1, 2]), Map("t", "b", "kv", 2, [1])],
             *[Release("a", "kv", [1, 2]), Unmap("t")],
@@ -159,7 +159,7 @@ BROKEN: dict[str, tuple[list[Event], set[tuple[str, int]]]] = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_alike_pages_are_judged_as_each_would_be(name: str) -> None:
+def test_grouped_pages_are_checked_as_each_would_be(name: str) -> None:
     events, due = BROKEN[name]
     fast, plain = kvcheck.Checker(POOLS), Checker(POOLS)
     found = [[{(one.rule, one.page) for one in checker.step(event)} for event in events] for checker in (fast, plain)]
@@ -177,7 +177,7 @@ def test_alike_pages_are_judged_as_each_would_be(name: str) -> None:
     ],
     ids=lambda events: type(events[-1]).__name__,
 )
-def test_pages_that_are_handled_together_stay_alike(events: list[Event]) -> None:
+def test_pages_that_are_handled_together_stay_grouped(events: list[Event]) -> None:
     checker = kvcheck.Checker(POOLS)
     for event in events:
         assert checker.step(event) == []
@@ -200,7 +200,7 @@ def test_tables_that_named_pages_are_forgotten_once_nothing_reads_through_them(l
     assert not pool.pages
 
 
-def test_pages_that_a_table_of_somebody_else_names_are_handed_out_and_keep_it() -> None:
+def test_pages_in_the_table_of_another_request_are_handed_out_and_stay_in_it() -> None:
     checker = kvcheck.Checker(POOLS)
     for event in (Take("a", "kv", [1, 2]), Map("t", "b", "kv", 0, [1, 2], LABELS), Release("a", "kv", [1, 2])):
         assert checker.step(event) == []

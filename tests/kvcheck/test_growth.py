@@ -1,4 +1,4 @@
-"""What a trace costs follows its size: twice the size is no more than 2.6 times the work, and the memory.
+"""The cost of a trace follows its size: twice the size is at most 2.6 times the work, and the memory.
 
 Work is counted in lines of the memory checker, so that no busy machine changes it. `make hostile` takes larger traces,
 and files of 100 kB, each of which `kvspec check` reads in 5 seconds and 300 MB.

@@ -1,4 +1,4 @@
-"""What the law keeps of a trace, and what it forgets."""
+"""The state that the checker keeps of a trace, and the state that it forgets."""
 
 from itertools import product
 from random import Random
@@ -25,7 +25,7 @@ from kvspec.memory.events import (
 from tests.spec.memory.scenarios import POOLS, copy, mapped, of, table, take, write
 
 
-def test_a_finding_on_a_page_is_told_again_where_something_changed() -> None:
+def test_a_finding_on_a_page_is_reported_again_where_something_changed() -> None:
     checker = Checker(POOLS)
     steps = [Begin(id, "s", [Use(table="t")]) for id in (2, 3)]
     events: list[Event] = [take("a", 1), write(1, "a", 1, "x"), table("t", "a", 1, labels=["y"]), *steps]
@@ -130,7 +130,7 @@ def test_what_an_operation_in_flight_uses_of_a_page_is_known_by_number_and_by_ta
     assert uses == {(1, 1): [(0, 3, True)], (1, 2): [], (2, 1): [(0, 1, True), (0, 2, False)], (2, 2): [(0, 4, True)]}
 
 
-def test_two_contents_are_alike_no_further_than_they_overlap() -> None:
+def test_two_contents_are_the_same_no_further_than_they_overlap() -> None:
     state = Checker(POOLS).state
     state.labels.unify("x", "y", 0)
     assert state.same_up_to(Content(4, 8, "x", 4), Content(4, 6, "y")) == 4
@@ -179,7 +179,7 @@ def test_nothing_is_copied_to_padding() -> None:
 
 
 @pytest.mark.parametrize("gone", [Unmap("t"), Unmap("t", 1), Unmap("t", 0, 1)])
-def test_a_run_that_has_left_is_not_judged_when_a_load_fails(gone: Unmap) -> None:
+def test_a_run_that_has_left_is_not_checked_when_a_load_fails(gone: Unmap) -> None:
     """Nor what of its table is left, and it is not remembered."""
     checker = Checker(POOLS)
     load = Begin(1, "t", writes=[of("a", 1, 2)])

@@ -1,4 +1,4 @@
-"""The law's parts, each against something slower: order against a graph, intervals and labels against single slots."""
+"""The checker's parts, each against a slower form: a graph for the order, single slots for intervals and labels."""
 
 from itertools import product
 
@@ -51,8 +51,8 @@ def test_the_clocks_are_the_closure_of_what_happens_before_what(
     """Of each operation that begins, and each before it: whether it is read, and done, by then."""
     clocks, plain, order = Clocks(), Order(), Graph()
     begun: dict[int, tuple[Stream, int]] = {}
-    for kind, stream, number, part, somebody in steps:
-        host = somebody if apart else None
+    for kind, stream, number, part, name in steps:
+        host = name if apart else None
         if kind == "begin":
             event = Begin(len(begun) + 1, stream, after=[number] if number <= len(begun) else [], host=host)
             flight, plainly, start = clocks.begin(event), plain.begin(event), order.begin(event)
@@ -92,9 +92,9 @@ NUMBERS = (0, 1, 15, 16, 17, 255, 256, 4096, 70_000)
 CLOCK = st.dictionaries(st.sampled_from(NUMBERS), st.integers(0, 5))
 
 
-def clock_of(told: dict[int, int]) -> moments.Clock:
+def clock_of(reported: dict[int, int]) -> moments.Clock:
     clock = moments.START
-    for stream, last in told.items():
+    for stream, last in reported.items():
         clock = moments.after(clock, stream, last)
     return clock
 
@@ -132,7 +132,7 @@ PIECES = st.lists(
 
 @given(writes=PIECES, start=st.integers(0, SIZE - 1), length=st.integers(1, SIZE))
 def test_intervals_are_slots(writes: list[tuple[int, int, str | None, int, bool]], start: int, length: int) -> None:
-    """What is written, and erased, slot by slot; the pieces of any part are that part."""
+    """Writes and erasures, slot by slot; the pieces of any part are that part."""
     page, stop = PageState(), min(start + length, SIZE)
     slots: list[tuple[str | None, int, bool] | None] = [None] * SIZE
     for first, last, label, offset, failed in writes:
@@ -145,19 +145,19 @@ def test_intervals_are_slots(writes: list[tuple[int, int, str | None, int, bool]
             page.put([Content(first, last, label, offset, failed)])
             slots[first:last] = [(label, offset + slot - first, failed) for slot in range(first, last)]
         assert all(one.stop <= other.start for one, other in zip(page.content, page.content[1:], strict=False))
-    told: list[tuple[str | None, int, bool] | None] = [None] * SIZE
+    reported: list[tuple[str | None, int, bool] | None] = [None] * SIZE
     gaps = []
     for piece in page.pieces(start, stop):
         if isinstance(piece, Content):
             assert start <= piece.start < piece.stop <= stop
             for slot in range(piece.start, piece.stop):
-                assert told[slot] is None
-                told[slot] = piece.label, piece.offset + slot - piece.start, piece.failed
+                assert reported[slot] is None
+                reported[slot] = piece.label, piece.offset + slot - piece.start, piece.failed
         else:
             gaps.append(piece)
     inside = range(start, stop)
     due = [found if slot in inside else None for slot, found in enumerate(slots)]
-    assert [found and (found[0], found[1] * (found[0] is not None), found[2]) for found in told] == [
+    assert [found and (found[0], found[1] * (found[0] is not None), found[2]) for found in reported] == [
         found and (found[0], found[1] * (found[0] is not None), found[2]) for found in due
     ]
     assert gaps == [slot for slot in inside if slots[slot] is None and (slot == start or slots[slot - 1] is not None)]
@@ -174,20 +174,20 @@ def test_what_continues_a_label_joins_it_and_nothing_else_does() -> None:
 
 
 LABELS = ("w", "x", "y", "z")
-ALIKE = st.lists(st.tuples(st.sampled_from(LABELS), st.sampled_from(LABELS), st.integers(0, 4)), max_size=12)
+LEARNED = st.lists(st.tuples(st.sampled_from(LABELS), st.sampled_from(LABELS), st.integers(0, 4)), max_size=12)
 
 
 @pytest.mark.slow
 @settings(max_examples=1000)
 @given(
-    learned=ALIKE,
+    learned=LEARNED,
     one=st.sampled_from(LABELS),
     other=st.sampled_from(LABELS),
     start=st.integers(0, 6),
     length=st.integers(1, 4),
     kept=st.sets(st.sampled_from(LABELS)),
 )
-def test_labels_are_alike_slot_by_slot(
+def test_labels_are_the_same_slot_by_slot(
     learned: list[tuple[str, str, int]], one: str, other: str, start: int, length: int, kept: set[str]
 ) -> None:
     labels, groups = Labels(), {(label, slot): {label} for label in LABELS for slot in range(10)}
@@ -197,11 +197,11 @@ def test_labels_are_alike_slot_by_slot(
             together = groups[label, slot] | groups[same, slot]
             groups.update({(member, slot): together for member in together})
     stop = start + length
-    alike = next((slot for slot in range(start, stop) if other not in groups[one, slot]), stop)
-    assert labels.same_up_to(one, other, start, stop) == alike
-    assert not any(other in groups[one, slot] for slot in range(alike, stop))
+    first = next((slot for slot in range(start, stop) if other not in groups[one, slot]), stop)
+    assert labels.same_up_to(one, other, start, stop) == first
+    assert not any(other in groups[one, slot] for slot in range(first, stop))
     labels.keep(kept | {one, other})
-    assert labels.same_up_to(one, other, start, stop) == alike
+    assert labels.same_up_to(one, other, start, stop) == first
 
 
 def test_a_label_may_be_unified_before_anything_bears_it() -> None:
@@ -218,7 +218,7 @@ def test_a_label_may_be_unified_before_anything_bears_it() -> None:
         assert not [finding for event in events for finding in checker.step(event)], number
 
 
-def test_a_table_costs_what_is_told_of_it() -> None:
+def test_the_cost_of_a_table_follows_its_events() -> None:
     """A row has room for a thousand million pages, and means something up to the last that was written to it."""
     checker = Checker({"rows": Pool(page_size=1 << 34, label_size=16)})
     events = (

@@ -1,4 +1,4 @@
-"""What the law says, word by word: each finding of `stories.BROKEN`, others, and what is malformed."""
+"""The checker's sentences, word by word: each finding of `scenarios.BROKEN`, others, and malformed events."""
 
 import re
 
@@ -294,7 +294,7 @@ BAD: list[tuple[list[Event], str]] = [
 
 
 def said(events: list[Event]) -> list[Finding]:
-    """What is found of events, each of which has a place of its own."""
+    """The findings on events, each of which has a place of its own."""
     checker = Checker(POOLS)
     placed = [msgspec.structs.replace(event, at=f"line {number}") for number, event in enumerate(events, 1)]
     return [finding for event in placed for finding in checker.step(event)]
@@ -364,7 +364,7 @@ def test_there_are_pools_and_the_smallest_is_one() -> None:
 
 
 def check_sentence(finding: Finding, pool: str = "kv") -> None:
-    """What a finding says begins small, and is of its page and its pool."""
+    """The sentence of a finding begins with a small letter, and names its page and its pool."""
     assert re.match(r"[a-z0-9]", describe(finding)) and not re.search(r"[A-Z]{2}", describe(finding))
     keys = r"(?:slot \d+ of|overwrites) key (\w+)"
     lists = r"(?:still holds \d+ page|are missing in the list of).*?: (\w+)"
@@ -391,23 +391,25 @@ def test_a_finding_is_a_sentence_and_has_the_page_and_the_pool_that_it_speaks_of
         (Wait("t"), "a wait names neither an operation nor a stream"),
     ],
 )
-def test_what_is_malformed_is_said_as_it_was_told(event: Event, words: str) -> None:
+def test_a_malformed_event_is_quoted_as_it_was_reported(event: Event, words: str) -> None:
     with pytest.raises(Malformed, match=words):
         said([event])
 
 
-def test_each_figure_that_differs_is_told_once_whatever_the_others_are() -> None:
+def test_each_figure_that_differs_is_reported_once_whatever_the_others_are() -> None:
     checker = Checker(POOLS)
     checker.step(take("a", 1))
-    for told in (["5 pages of kv are counted as free", "0 pages of kv are counted as held"], []):
-        assert [describe(finding).partition(",")[0] for finding in checker.step(Count("kv", free=5, held=0))] == told
+    for reported in (["5 pages of kv are counted as free", "0 pages of kv are counted as held"], []):
+        assert [
+            describe(finding).partition(",")[0] for finding in checker.step(Count("kv", free=5, held=0))
+        ] == reported
 
 
-def test_each_page_that_a_list_has_twice_is_told_once() -> None:
+def test_each_page_that_a_list_has_twice_is_reported_once() -> None:
     checker = Checker(POOLS)
-    for told in ([f"page {page} is twice in the list of free pages" for page in (1, 2, 4)], []):
+    for reported in ([f"page {page} is twice in the list of free pages" for page in (1, 2, 4)], []):
         count = Count("kv", free=[1, 1, 2, 2, 3, 4, 4])
-        assert [describe(finding) for finding in checker.step(count) if "twice" in describe(finding)] == told
+        assert [describe(finding) for finding in checker.step(count) if "twice" in describe(finding)] == reported
 
 
 def test_an_event_names_so_many_pages_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The fast law finds what the law finds that looks at every slot at every read, and nothing else."""
+"""The fast checker has the findings of the plain one, which looks at every slot at every read, and no others."""
 
 import os
 import pickle
@@ -25,26 +25,26 @@ WALKS = int(os.environ.get("KVSPEC_WALKS", "400"))
 FORGOTTEN = dict.fromkeys(("MEM-WRITTEN", "MEM-CONTENT", "MEM-NAME", "MEM-OVERWRITE"), "") | {
     "MEM-REWRITE": "MEM-RACE/write"
 }
-"""What is not compared of a page that is free, whose content may be forgotten."""
+"""Codes that are not compared for a free page, whose content may be forgotten."""
 NEVER = {f"MEM-FAILED/{kind}" for kind in ("assertion", "exhausted", "stuck")}
 NEVER |= {"MEM-ORDER/begun-again", "MEM-TAKE/unknown", "MEM-USE/no-table"}
-"""Codes that no walk produces; stories do."""
+"""Codes that no walk produces; scenarios do."""
 CONTENT = ("MEM-CONTENT/other", "MEM-CONTENT/shifted")
 """Where a page is looked at in parts, each may be found."""
 OF_SEVERAL = ("MEM-LEAK", "MEM-COUNT")
 """Rules that are broken by several pages at once, of which one is named."""
-REACHED = {code for code in CODES if code.startswith("MEM-")} - NEVER | {"told once"}
-"""What walks find, but for those that mostly decode."""
+REACHED = {code for code in CODES if code.startswith("MEM-")} - NEVER | {"reported once"}
+"""The codes that walks find, but for those that mostly decode."""
 OF_HOSTS = {"MEM-AGREE/differs", "MEM-AGREE/missing"}
 """Codes that show with several hosts only."""
 OF_ROUTERS = {code for code in CODES if code.startswith("MEM-ANNOUNCE")}
 """Codes that show where blocks are announced only."""
-TOGETHER = {f"{kind} alike" for kind in ("Take", "Share", "Release", "Publish", "Drop", "Map", "Unmap", "Begin")}
-TOGETHER |= {"Transfer alike"}
+TOGETHER = {f"{kind} grouped" for kind in ("Take", "Share", "Release", "Publish", "Drop", "Map", "Unmap", "Begin")}
+TOGETHER |= {"Transfer grouped"}
 TOGETHER |= {f"{kind} splits" for kind in ("Share", "Release", "Publish", "Drop", "Map", "Unmap", "Begin")}
 TOGETHER |= {f"{kind} parts" for kind in ("Take", "Share", "Release", "Publish", "Drop", "Begin", "Transfer")}
-"""What walks reach on which requests have several pages: that these are handled together, in part or not any more."""
-Told = set[tuple[str, str | None, Page | None]]
+"""The cases that walks of requests with several pages reach: page groups that are handled whole, or parted."""
+Reported = set[tuple[str, str | None, Page | None]]
 
 
 def pages_of(checker: Checker, use: Use) -> set[tuple[str, Page]]:
@@ -68,7 +68,7 @@ def in_flight(checker: Checker) -> Iterator[tuple[tuple[str, Page], int]]:
 
 
 def free(checker: Checker, walk: Walk) -> set[tuple[str, Page]]:
-    """The pages of a walk that nobody holds and no name finds."""
+    """The pages of a walk that have no holder and no key."""
     known = {name: checker.pools[name].pages for name in ("kv", "states")}
     return {
         (name, page)
@@ -79,20 +79,20 @@ def free(checker: Checker, walk: Walk) -> set[tuple[str, Page]]:
 
 
 def note(reached: Counter[str], pool: PoolState, event: Event, before: dict[Page, PageGroup]) -> None:
-    """Count whether an event handled pages that are alike, not all that were so `before` it, or parted one of them."""
+    """Count whether an event handled page groups, not all that there were `before` it, or parted one of them."""
     kind = type(event).__name__
     handled = [one for page, one in before.items() if page not in pool.individual and pool.groups.get(page) is not one]
     whole = Counter(before.values())
-    reached[f"{kind} alike"] += bool(handled or pool.groups.keys() - before.keys())
+    reached[f"{kind} grouped"] += bool(handled or pool.groups.keys() - before.keys())
     reached[f"{kind} splits"] += any(number < whole[one] for one, number in Counter(handled).items())
     reached[f"{kind} parts"] += any(page in pool.individual for page in before)
 
 
 def disagreement(seed: int, steps: int, walks: type[Walk], reached: Counter[str]) -> list[str]:
-    """What only one of the two finds, behind the events up to there."""
+    """The findings of only one of the two, behind the events up to there."""
     random = Random(seed)
-    told = pools(random, walks.pages)
-    checker, fast, trace = Once(told), kvcheck.Checker(told), [repr(told)]
+    sizes = pools(random, walks.pages)
+    checker, fast, trace = Once(sizes), kvcheck.Checker(sizes), [repr(sizes)]
     walk = walks(random, checker)
     forgettable = set[tuple[str, Page]]()
     """Pages that were free and were not handed out since."""
@@ -106,8 +106,8 @@ def disagreement(seed: int, steps: int, walks: type[Walk], reached: Counter[str]
         """Whether a result leaves while its operation is in flight: it is not compared whether it is tainted."""
         return checker.order.flies(checker.order.named[id], event.host)
 
-    def compared(findings: Iterable[Finding]) -> Told:
-        out: Told = set()
+    def compared(findings: Iterable[Finding]) -> Reported:
+        out: Reported = set()
         for found in findings:
             forgotten = found.page is not None and (found.pool or "", found.page) in forgettable
             code = FORGOTTEN.get(found.rule, found.code) if forgotten else found.code
@@ -150,9 +150,9 @@ def disagreement(seed: int, steps: int, walks: type[Walk], reached: Counter[str]
         allowed = due | compared(checker.repeated)
         allowed |= {(other, pool, page) for other in CONTENT for code, pool, page in due if code in CONTENT}
         reached.update(code for code, *_ in due & found)
-        reached["told once"] += len(allowed - found)
+        reached["reported once"] += len(allowed - found)
         if not due <= found <= allowed:
-            return [*trace, f"only the fast law finds {found - allowed}, only the plain one {due - found}"]
+            return [*trace, f"only the fast checker finds {found - allowed}, only the plain one {due - found}"]
         forgettable |= free(checker, walk)
     return []
 
@@ -164,7 +164,7 @@ def shortest(walks: type[Walk], seeds: range, steps: int) -> tuple[list[str], Co
     return min(traces, key=lambda trace: len(trace) or 1 << 62), reached
 
 
-def test_the_fast_law_finds_what_looking_at_every_slot_finds() -> None:
+def test_the_fast_checker_finds_what_looking_at_every_slot_finds() -> None:
     trace, reached = shortest(Walk, range(WALKS), 50)
     assert trace == []
     reached += Counter()
@@ -172,7 +172,7 @@ def test_the_fast_law_finds_what_looking_at_every_slot_finds() -> None:
     assert not missed, missed
 
 
-def test_the_fast_law_finds_what_the_plain_one_finds_where_hosts_are_apart() -> None:
+def test_the_fast_checker_finds_what_the_plain_one_finds_where_hosts_are_apart() -> None:
     trace, reached = shortest(Apart, range(WALKS), 50)
     assert trace == []
     reached += Counter()
@@ -180,7 +180,7 @@ def test_the_fast_law_finds_what_the_plain_one_finds_where_hosts_are_apart() -> 
     assert not missed, missed
 
 
-def test_the_fast_law_finds_what_the_plain_one_finds_of_announcements() -> None:
+def test_the_fast_checker_finds_what_the_plain_one_finds_of_announcements() -> None:
     trace, reached = shortest(Announcing, range(2 * WALKS), 50)
     assert trace == []
     reached += Counter()
@@ -199,13 +199,13 @@ def test_the_same_is_found_where_many_tables_streams_and_operations_have_to_do_w
     assert shortest(walks, range(1000, 1150), 50)[0] == []
 
 
-def test_decode_steps_are_judged_as_if_every_slot_were_looked_at() -> None:
+def test_decode_steps_are_checked_as_if_every_slot_were_looked_at() -> None:
     trace, reached = shortest(Decoding, range(200), 60)
     assert trace == []
-    assert reached["told once"] > 0
+    assert reached["reported once"] > 0
 
 
-def test_pages_that_are_handled_together_are_judged_as_if_each_were_alone() -> None:
+def test_pages_that_are_handled_together_are_checked_as_if_each_were_alone() -> None:
     trace, reached = shortest(Together, range(400), 70)
     assert trace == []
     reached += Counter()
@@ -213,12 +213,12 @@ def test_pages_that_are_handled_together_are_judged_as_if_each_were_alone() -> N
 
 
 @pytest.mark.parametrize("made", [Checker, kvcheck.Checker], ids=["plain", "fast"])
-def test_a_law_goes_on_from_a_copy_as_it_would_itself(made: MakeChecker) -> None:
-    """Whoever explores goes on from copies: the same is found, in the same order."""
+def test_a_checker_goes_on_from_a_copy_as_it_would_itself(made: MakeChecker) -> None:
+    """An exploration goes on from copies: the same is found, in the same order."""
     for seed in range(60):
         random = Random(seed)
-        told = pools(random, Walk.pages)
-        plain, checker = Checker(told), made(told)
+        sizes = pools(random, Walk.pages)
+        plain, checker = Checker(sizes), made(sizes)
         walk = Walk(random, plain)
         for _ in range(30):
             event = walk.event()

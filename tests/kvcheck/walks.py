@@ -1,4 +1,4 @@
-"""Events that are well-formed, drawn at random: whether they are allowed is nobody's business."""
+"""Events that are well-formed, drawn at random; they may break any rule."""
 
 from collections.abc import Iterator
 from copy import deepcopy
@@ -17,13 +17,13 @@ def pools(random: Random, pages: int) -> dict[str, Pool]:
     """K/V pages of some size, recurrent states, and a storage."""
     size = random.choice((1, 2, 4))
     unit = random.choice([unit for unit in (0, 1, 2, 4) if not unit or size % unit == 0])
-    told, first, padding = random.random() < 0.85, random.choice((0, 1)), random.choice(([], [2]))
-    kv = Pool(size, pages, first_page=first, label_size=unit, padding=padding, writes_reported=told)
+    reported, first, padding = random.random() < 0.85, random.choice((0, 1)), random.choice(([], [2]))
+    kv = Pool(size, pages, first_page=first, label_size=unit, padding=padding, writes_reported=reported)
     return {"kv": kv, "states": Pool(1, 2, reads_own_writes=False), "disk": Pool(size, label_size=unit, keyed=True)}
 
 
 class Walk:
-    """Draws events; `law` is what has followed them so far."""
+    """Draws events; `checker` is what has followed them so far."""
 
     pages = 4
     """Of K/V, in all."""
@@ -55,8 +55,8 @@ class Walk:
         return self.random.choice(("kv", "kv", "kv", "states", *["disk"] * keyed))
 
     def numbers(self, pool: str) -> list[Page]:
-        told = self.checker.pools[pool].config
-        return ["d", "e"] if told.keyed else [*range(told.first_page, told.first_page + (told.num_pages or 0))]
+        config = self.checker.pools[pool].config
+        return ["d", "e"] if config.keyed else [*range(config.first_page, config.first_page + (config.num_pages or 0))]
 
     def some(self, pool: str) -> Pages:
         return [*self.random.sample(self.numbers(pool), self.random.choice((1, 1, 1, 2)))]
@@ -72,10 +72,10 @@ class Walk:
         unit = self.checker.pools[pool].unit
         return -(-stop // unit) - start // unit if start < stop else 0
 
-    def labels(self, pool: str, start: int, stop: int, told: float) -> list[str] | None:
+    def labels(self, pool: str, start: int, stop: int, reported: float) -> list[str] | None:
         """Now and then none; mostly the first, so that what is meant is often there."""
         labels = [self.random.choice((*LABELS, LABELS[0])) for _ in range(self.units(pool, start, stop))]
-        return labels if self.random.random() < told else None
+        return labels if self.random.random() < reported else None
 
     def take(self) -> Event:
         pool = self.pool(keyed=False)
@@ -104,8 +104,8 @@ class Walk:
         labels = [self.random.choice(LABELS) for _ in range(self.units(pool, 0, slots or size) * len(pages))]
         planned = self.random.random() < 0.5
         writer = self.random.choice((None, None, *HOLDERS)) if planned else None
-        told = labels if self.random.random() < 0.7 else None
-        return events.Publish(pool, pages, self.keys(pages), told, slots, planned=planned, writer=writer)
+        reported = labels if self.random.random() < 0.7 else None
+        return events.Publish(pool, pages, self.keys(pages), reported, slots, planned=planned, writer=writer)
 
     def drop(self) -> Event:
         pool = self.pool()
@@ -149,7 +149,7 @@ class Walk:
         index = self.random.randint(0, len(there))
         pages = [page for page in self.some(pool) if page not in there[:index] and page not in there[index + 1 :]]
         pages = [page for page in pages if page not in there or len(pages) == 1]
-        labels = self.labels(pool, 0, len(pages) * self.checker.pools[pool].size, told=0.6)
+        labels = self.labels(pool, 0, len(pages) * self.checker.pools[pool].size, reported=0.6)
         return events.Map(name, self.holder(), pool, index, pages, labels)
 
     def unmap(self) -> Event:
@@ -164,7 +164,7 @@ class Walk:
         if tables and self.random.random() < 0.4:
             name = self.random.choice(tables)
             start, stop = self.span(TABLES[name], len(self.there(name)))
-            return Use(name, start=start, stop=stop, labels=self.labels(TABLES[name], start, stop, told=0.4))
+            return Use(name, start=start, stop=stop, labels=self.labels(TABLES[name], start, stop, reported=0.4))
         pool, holder = self.pool(), self.random.choice((None, *HOLDERS))
         pages = self.some(pool)
         own = [(pool, one) for pool in self.checker.pools for one in HOLDERS if self.holds(pool, one)]
@@ -172,7 +172,7 @@ class Walk:
             pool, holder = self.random.choice(own)
             pages = [*self.random.sample(held := self.holds(pool, holder), self.random.randint(1, len(held)))]
         start, stop = self.span(pool, len(pages))
-        return Use(None, pool, pages, start, stop, self.labels(pool, start, stop, told=0.6), holder)
+        return Use(None, pool, pages, start, stop, self.labels(pool, start, stop, reported=0.6), holder)
 
     def holds(self, pool: str, holder: str) -> list[Page]:
         pages = self.checker.pools[pool].pages.values()
@@ -199,7 +199,7 @@ class Walk:
         return events.Begin(self.begun, stream, reads, writes, copies, after, reads_own_writes, host=self.host())
 
     def copy(self) -> tuple[Use, Use]:
-        """As many slots as fit, to others or to some of the same; what the law may have forgotten is not copied."""
+        """As many slots as fit, to others or to some of the same; no content that may be forgotten is copied."""
         source, target = self.use(whole=True), self.use(whole=True)
         length = min(source.stop - source.start, target.stop - target.start)
         for use in (source, target):
@@ -227,7 +227,7 @@ class Walk:
         return events.End(id, unwritten=unwritten, host=host)
 
     def last(self, id: int, use: Use, host: str | None) -> bool:
-        """Whether nobody wrote to its pages since who is complete, or did it through a table: who did is forgotten."""
+        """Whether no complete operation wrote to its pages since, or one wrote through a table."""
         if use.pool is None:
             return False
         order, pages = self.checker.order, self.checker.pools[use.pool].expand(use.pages)
@@ -302,8 +302,8 @@ class Announcing(Walk):
         labels = labels[self.random.random() < 0.1 :]
         parent = self.random.choice((None, None, None, *KEYS)) if stored else None
         whole = pool if self.random.random() < 0.6 else None
-        told = labels if self.random.random() < 0.4 else None
-        return events.Announce(tier, stored, parent, told, removed, cleared, whole, self.number(host), host=host)
+        reported = labels if self.random.random() < 0.4 else None
+        return events.Announce(tier, stored, parent, reported, removed, cleared, whole, self.number(host), host=host)
 
     def number(self, host: str | None) -> int | None:
         """Most often the next one, if any."""
@@ -400,10 +400,10 @@ class Together(Walk):
         if chance < 0.07:
             due.insert(0, due.pop(self.random.randrange(min(3, len(due)))))
         elif chance < 0.14:
-            due.insert(self.random.randint(1, len(due)), self.spoilt(deepcopy(due[0])))
-        return self.spoilt(due.pop(0)) if chance > 0.9 else due.pop(0)
+            due.insert(self.random.randint(1, len(due)), self.tainted(deepcopy(due[0])))
+        return self.tainted(due.pop(0)) if chance > 0.9 else due.pop(0)
 
-    def spoilt(self, event: Event) -> Event:
+    def tainted(self, event: Event) -> Event:
         """An event of several pages with other names, labels, or a page twice; or as it is."""
         how = self.random.randrange(4)
         if how == 0 and isinstance(event, events.Publish | events.Map):
@@ -441,13 +441,13 @@ class Together(Walk):
         yield events.Take(holder, "kv", [*new])
         yield events.Map(name, holder, "kv", 0, [*found, *new], labels)
         start, stop = len(found) * size, (len(found) + len(new)) * size - (bool(new) and self.random.random() < 0.3)
-        told = self.random.choice((None, labels))
+        reported = self.random.choice((None, labels))
         if self.random.random() < 0.1 and stop:
             yield events.Begin(0, self.random.choice(STREAMS), [Use(name, stop=stop)])
         middle = self.random.choice((start, start + size, self.random.randint(start, max(start, stop))))
         for first, last in ((start, min(middle, stop)), (min(middle, stop), stop)):
             if first < last:
-                part = told and told[first // unit : -(-last // unit)]
+                part = reported and reported[first // unit : -(-last // unit)]
                 yield events.Begin(0, stream, [Use(name, stop=last)], [Use(name, None, [], first, last, part)])
         skipped = self.random.choice((0, 0, 1))
         full = new[skipped : max(0, stop // size - len(found))]
