@@ -121,7 +121,7 @@ def forget_a_lock(state: State) -> None:
 
 def hole_in_the_store(state: State) -> None:
     key = state.records[record_of(state, "w")].locked
-    state.store.parents[state.store.pages[key]] = b"nobody"
+    state.store.parents[state.store.pages[key]] = b"unknown"
 
 
 def two_mid_prefill(state: State) -> None:
@@ -138,11 +138,11 @@ def row_changes_hands(state: State) -> None:
     state.readers = {state.flights[2][0].row: (3,)}
 
 
-def row_held_by_nobody(state: State) -> None:
+def row_without_a_holder(state: State) -> None:
     state.rows[3] = 77
 
 
-def withheld_for_nobody(state: State) -> None:
+def withheld_without_a_request(state: State) -> None:
     state.rows[3] = WITHHELD
 
 
@@ -228,7 +228,7 @@ def cached_prefix_is_gone(state: State) -> None:
     del state.store.pages[state.requests["w"].tokens.key(1)]
 
 
-def locked_by_nobody(state: State) -> None:
+def locked_without_a_holder(state: State) -> None:
     state.store.insert(ROOT, [b"new"], [17])
     state.store.lock([17], 1)
 
@@ -242,9 +242,9 @@ def miscounted_readers(state: State) -> None:
 
 
 BROKEN: list[tuple[str, Callable[[State], object]]] = [
-    ("MEM-COUNT/total: rows", row_held_by_nobody),
+    ("MEM-COUNT/total: rows", row_without_a_holder),
     ("MEM-COUNT/total: rows", two_rows_of_one),
-    ("MEM-COUNT/total: rows", withheld_for_nobody),
+    ("MEM-COUNT/total: rows", withheld_without_a_request),
     ("MEM-COUNT/references: pages, page 4", lend_twice),
     ("MEM-COUNT/references: pages, page 7", lambda state: let_go_of(state, "a")),
     ("ROW-1: the row of request a is gone", lambda state: change_record(state, "a", 77)),
@@ -308,7 +308,7 @@ BROKEN: list[tuple[str, Callable[[State], object]]] = [
     ("STORE-2: a prefix is locked that is gone", cached_prefix_is_gone),
     (
         "MEM-NAME: pages: other prefixes are cached",
-        locked_by_nobody,
+        locked_without_a_holder,
     ),
     ("SESS-1: session s has 0 turns in flight", lambda state: change_session(state, "s", turn="a")),
     ("SESS-1: session u has 1 turns in flight", lambda state: change_session(state, "u", turn=None)),
@@ -325,4 +325,4 @@ BROKEN: list[tuple[str, Callable[[State], object]]] = [
     ("RACE-1: row 1 has changed hands under the launch for a", row_changes_hands),
     ("RACE-1: the readers of rows are not the launches in flight", miscounted_readers),
 ]
-"""What is found, word for word, and how the state comes to be broken; `#` stands for the name of a prefix."""
+"""The finding, word for word, and how the state comes to be broken; `#` stands for the name of a prefix."""

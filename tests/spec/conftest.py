@@ -1,4 +1,4 @@
-"""Whatever a test is about: a finding of the model that it comes upon is told whole."""
+"""A finding of the model is reported whole in every test."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ from tests.spec.oddities import half_said
 
 
 @pytest.fixture(autouse=True, scope="module")
-def told_whole() -> Iterator[None]:
+def reported_whole() -> Iterator[None]:
     """Look at each finding of a step."""
     step = Model.step
 

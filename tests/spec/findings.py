@@ -4,7 +4,7 @@
     python -m tests.spec.findings NAME       # prints everything that is tried in one vector or walk
 
 Every embedded vector and a few random walks are carried out on the model. On the way, in each state, copies of the
-model are told the right answer changed in every way of `tries`, and now and then operations of every kind are tried.
+model check the right answer changed in every way of `tries`, and now and then operations of every kind are tried.
 A file shows each *kind* of verdict once, by its first example, with the changes that lead to it. All verdicts of a
 vector are summed up in a digest in `sources.txt`, so that nothing changes unseen.
 """
@@ -42,7 +42,7 @@ STEPS = 40
 STRIDE = 9
 """At every so manieth step operations of every kind are tried, and looks at the whole state."""
 
-TELLING = (
+INFORMATIVE = (
     "close_idle",
     "state_taken_early_goes_with_the_row",
     "swa_last_token_released",
@@ -82,27 +82,27 @@ class Source(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What the model says of one operation with one answer."""
+    """The model's verdict on one operation with one answer."""
 
     op: str
     """The operation and its arguments."""
     change: str
-    """What was told in place of the right answer."""
+    """The change of the right answer."""
     verdict: str
     state: str
     """The state that it leads to and what was counted, all of it; a finding leads to none."""
     answer: Answer | None
-    """What the model answers, where nobody else did."""
+    """The model's answer, where the operation has none."""
     raised: Violation | Refusal | None
     counted: dict[tuple[str, str], int]
-    """What was counted in this step: counter and name -> how often."""
-    told: Answer | None = None
-    """What was told in place of the right answer."""
+    """The counts of this step: counter and name -> how often."""
+    reported: Answer | None = None
+    """The answer reported in place of the right one."""
     right: Answer | None = None
 
     @property
     def sort(self) -> str:
-        """What sort of verdict it is."""
+        """The sort of verdict."""
         start = self.verdict.split(":")[0]
         return {"answer": "answers", "allowed": "allowed", "must be refused": "refusals"}.get(start, "findings")
 
@@ -116,8 +116,8 @@ LONGEST = "swa_side_beside_seventy_evicted"
 
 
 def names() -> list[str]:
-    """The vectors, the telling and the short ones first, so that examples are small; then walks."""
-    # Those of ways out are many and alike; walks meet the same.
+    """The vectors, the informative and the short ones first, so that examples are small; then walks."""
+    # Vectors of ways out are many and similar; walks meet the same.
     paths = sorted((path for path in vector_files() if path.parent.name != "ways-out"), key=_rank)
     # Vectors for large pages differ from those for small ones in numbers alone.
     vectors = [path.stem for path in paths if not re.search(r"_p(16|64)$", path.stem) and path.stem != LONGEST]
@@ -125,8 +125,8 @@ def names() -> list[str]:
 
 
 def _rank(path: Path) -> tuple[int, int, str]:
-    telling = TELLING.index(path.stem) if path.stem in TELLING else len(TELLING)
-    return telling, path.stat().st_size, path.name
+    reporting = INFORMATIVE.index(path.stem) if path.stem in INFORMATIVE else len(INFORMATIVE)
+    return reporting, path.stat().st_size, path.name
 
 
 def source(name: str) -> Source:
@@ -183,30 +183,30 @@ def outcomes(source: Source) -> Iterator[Outcome]:
             for attempt in tries.operations(model.state):
                 yield from _tried(model, attempt, only_refused=True)
         unseen = source.blind and step % source.blind == 0 and not isinstance(op, events.Evict)
-        told: Answer | None = ANSWERS[type(op)]() if unseen else None
-        yield _judge(model, replace(op, obs=told), ON_THE_WAY)
+        reported: Answer | None = ANSWERS[type(op)]() if unseen else None
+        yield _check(model, replace(op, obs=reported), ON_THE_WAY)
 
 
 def _tried(model: Model, op: Operation[Any], *, only_refused: bool = False) -> Iterator[Outcome]:
     """`op` with the right answer and with all wrong ones, each on a copy."""
     right: Any = replace(op, obs=None, refused=None)
-    unanswered = _judge(_copied(model), right, UNANSWERED)  # which fills the right answer in
+    unanswered = _check(_copied(model), right, UNANSWERED)  # which fills the right answer in
     yield unanswered
     if isinstance(unanswered.raised, Refusal):
         due = unanswered.raised.refused
         nothing: Answer = events.EvictAnswer([]) if isinstance(op, events.Evict) else ANSWERS[type(op)]()
-        yield _judge(_copied(model), replace(right, obs=nothing), "carried out")
+        yield _check(_copied(model), replace(right, obs=nothing), "carried out")
         for change, refused in tries.refusals(due):
-            yield _judge(_copied(model), replace(right, refused=refused), f"refused, {change}")
+            yield _check(_copied(model), replace(right, refused=refused), f"refused, {change}")
     elif not only_refused:
         for change, answer in tries.answers(model.state, right):
-            outcome = _judge(_copied(model), replace(right, obs=answer), change)
-            yield outcome._replace(told=answer, right=right.obs)
+            outcome = _check(_copied(model), replace(right, obs=answer), change)
+            yield outcome._replace(reported=answer, right=right.obs)
         for change, undue in tries.UNDUE.items():
-            yield _judge(_copied(model), replace(right, obs=None, refused=undue), change)
+            yield _check(_copied(model), replace(right, obs=None, refused=undue), change)
 
 
-def _judge(model: Model, op: Any, change: str) -> Outcome:
+def _check(model: Model, op: Any, change: str) -> Outcome:
     """Let `model` take a step."""
     raised: Violation | Refusal | None = None
     counters = {name: defaultdict[str, int](lambda: BEFORE) for name in COUNTERS}
@@ -258,9 +258,9 @@ def _written(op: Operation[Any]) -> str:
 
 
 def _shown(part: Answer | Refused) -> str:
-    """All that is told; an empty list is, `None` is not."""
-    told = [(field.name, getattr(part, field.name), field.default) for field in fields(part)]
-    return ", ".join(f"{name} {value!r}" for name, value, default in told if value != default)
+    """All reported values; an empty list is one, `None` is not."""
+    reported = [(field.name, getattr(part, field.name), field.default) for field in fields(part)]
+    return ", ".join(f"{name} {value!r}" for name, value, default in reported if value != default)
 
 
 def summary(source: Source, seen: Callable[[Outcome], object] = lambda outcome: None) -> str:
@@ -307,7 +307,7 @@ def _paragraphs(kinds: dict[tuple[str, str], tuple[str, dict[str, None]]]) -> It
 def _plain(text: str) -> str:
     """`text` without numbers, and without lengths of lists."""
     text = re.sub(r"b'[^']*'|b\"[^\"]*\"", "#", text)
-    text = re.sub(r"\b[rs]\d+\b|\bstranger\b|\bnobody\b|\bnowhere\b", "#", text)
+    text = re.sub(r"\b[rs]\d+\b|\bstranger\b|\bnowhere\b", "#", text)
     text = re.sub(r"(?<![A-Z]-)(?<!\w)-?\d+", "#", text)
     text = re.sub(r"\(#, #\)", "#", text)
     text = re.sub(r"#(, #)+", "#", text)

@@ -1,8 +1,8 @@
 """Odd verdicts of the model, whatever `verdicts` says: the model is checked here, not compared.
 
-- An answer that was changed is allowed although nobody may choose it so.
+- An answer that was changed is allowed although no implementation may choose it.
 - A finding or a refusal is not reported whole: its rule, a sentence, what was expected against what was observed.
-- What a finding expects is not in the right answer, or what it observed is not in the one that was told.
+- A finding expects a value that is not in the right answer, or observed one that is not in the reported answer.
 - An answer that the model makes itself leaves something out.
 - One operation on one request is counted more than once.
 """
@@ -20,16 +20,16 @@ from kvspec.pages import expand
 from kvspec.rules import RULES, Violation
 from tests.spec.findings import Outcome
 
-LAWFUL = re.compile(
-    # What is not reported is not judged; runs, and the order of what is freed, tell the same.
+ALLOWED = re.compile(
+    # A value that is not reported is not checked; runs, and the order of freed pages, say the same.
     r"on the way|nothing reported|(.* )?not reported|(.*: )?(as runs|backwards)|.* of a stranger: none"
-    # What must be refused may be refused for a reason of its own, or for more than is told.
+    # An operation that must be refused may be refused for a reason of its own, or for more than is reported.
     r"|refused, (as it should be|without a reason|for another rule(, a page and a row short)?|\w+_short one less)"
-    # Who gets which of the free rows, pages and states is the implementation's choice.
+    # The implementation chooses which of the free rows, pages and states a request gets.
     r"|row of .*: another free row|(rows|pages|window pages|state slots) of two requests: swapped"
     # So is withholding a row as long as any launch is in flight,
     r"|one row too few free and one too many withheld|refused, rows_short one more"
-    # evicting more than asked, as long as nobody needs it,
+    # evicting more than asked, as long as no request needs it,
     r"|(window_)?evicted: a (cached (window )?page|page below a cached one) as well"
     # publishing a page or a state later, which of its slots it gives the store, and how a tombstone comes back.
     r"|protected_len a page less|no state for the store|a copy in a free state slot"
@@ -40,10 +40,10 @@ LAWFUL = re.compile(
     r"|tokens of its own: (as they were handed in|others)"
     # A step ahead of a verify may be refused for that verify, so whatever is short.
     r"|refused, a (page|row|state slot|window page) short"
-    # The end of a row, within its last page, and rows that nobody holds, are of no consequence.
+    # The end of a row, within its last page, and rows without a holder, are of no consequence.
     r"|rows, row -?\d+: (a slot (less|more)|there)|sessions, .*: allocated_len one (less|more)"
 )
-"""Changes of a right answer that may be lawful."""
+"""Changes of a right answer that may be allowed."""
 
 NOTHING_EXPECTED = re.compile(
     r"page \d+ (was evicted|of the prefix store was freed)|.* was evicted|pages were given to|rows were given to"
@@ -68,7 +68,7 @@ CHOICE = re.compile(
     r"a free (page|window page|state slot|row)|a page border in \d+\.\.\d+|[][\d, -]+|at least \d+"
     r"|a token for each that it sampled for"
 )
-OFTEN_JUDGED = {
+OFTEN_CHECKED = {
     "snapshot": {
         *("DATA-2", "LEN-1", "MAMBA-1", "ROW-1", "ROW-2", "ROW-4", "SESS-2", "SPEC-2", "STORE-2", "SWA-2", "TAIL-1"),
     },
@@ -78,12 +78,12 @@ OFTEN_JUDGED = {
     "finish": {"DATA-1"},
     "match_prefix": {"MAMBA-3", "SESS-2", "STORE-4", "SWA-4"},
 }
-"""What one operation may be judged by several times, where it is on one request."""
+"""Rules that check one operation several times, where it is on one request."""
 OF_A_STATE = re.compile(r"no state|the state after \d+ tokens")
 
 OFTEN = {("reached", "tombstone left"), ("chosen", "some of several evicted")}
-"""What one operation on one request may count several times: it has several pages, or evicts from two pools."""
-NOTHING_TOLD = {
+"""Counters that an operation on one request may raise several times: it has several pages, or evicts from two pools."""
+NOTHING_REPORTED = {
     "ACC-1",
     "ACC-2",
     "ACC-3",
@@ -96,26 +96,26 @@ NOTHING_TOLD = {
     "STORE-5",
     "SWA-4",
 }
-"""What may be unjudged several times where nothing is told."""
+"""Rules that may be unchecked several times where nothing is reported."""
 
 
 NEVER_DUE = {"state_cached", "state_taken", "tokens"}
-"""What an answer tells where there is something to tell, and only then."""
+"""Values that an answer reports where there is something to report, and only then."""
 
 
 def oddities(outcome: Outcome, config: Config) -> Iterator[str]:
-    """What is odd about `outcome`, each in a sentence."""
+    """The oddities of `outcome`, each in a sentence."""
     if outcome.answer is not None:
         for name, value in asdict(outcome.answer).items():
             hybrid = ("window" in name and not config.sliding_window) or ("state" in name and not config.num_states)
             never = name in NEVER_DUE or (name == "evicted_len" and isinstance(outcome.answer, PublishAnswer))
             if value is None and not hybrid and not never:
-                yield f"{outcome.op}: the answer does not tell {name}"
+                yield f"{outcome.op}: the answer does not report {name}"
             if value is not None and hybrid:
-                yield f"{outcome.op}: the answer tells {name}, and there is none"
+                yield f"{outcome.op}: the answer reports {name}, and there is none"
     # An allocator that estimates may refuse what fits.
     estimated = config.room == "estimated" and outcome.change == "refused, for CAP-1"
-    if outcome.sort == "allowed" and not estimated and not LAWFUL.fullmatch(outcome.change):
+    if outcome.sort == "allowed" and not estimated and not ALLOWED.fullmatch(outcome.change):
         yield f"{outcome.op}: allowed, though {outcome.change}"
     match outcome.raised:
         case Refusal(refused=refused):
@@ -125,11 +125,11 @@ def oddities(outcome: Outcome, config: Config) -> Iterator[str]:
                 yield f"a refusal says {refused.reason!r}"
         case Violation():
             yield from half_said(outcome.raised)
-            if outcome.told is not None and outcome.right is not None:
-                yield from _misquoted(outcome.raised, outcome.told, outcome.right, config)
+            if outcome.reported is not None and outcome.right is not None:
+                yield from _misquoted(outcome.raised, outcome.reported, outcome.right, config)
     many = {
-        "checked": OFTEN_JUDGED.get(outcome.op.partition("(")[0], ()),
-        "unchecked": NOTHING_TOLD if outcome.change == "nothing reported" else (),
+        "checked": OFTEN_CHECKED.get(outcome.op.partition("(")[0], ()),
+        "unchecked": NOTHING_REPORTED if outcome.change == "nothing reported" else (),
     }
     of_several_requests = re.search(r"[\[{].*'.*'.*'", outcome.op)
     for (counter, what), times in outcome.counted.items():
@@ -141,23 +141,23 @@ def oddities(outcome: Outcome, config: Config) -> Iterator[str]:
 
 
 def half_said(finding: Violation) -> Iterator[str]:
-    """What a finding does not say."""
-    what, of_the_law = finding.what, finding.rule.id.startswith("MEM")
-    if not (of_the_law or is_sentence(what)):
+    """The parts that a finding lacks."""
+    what, of_the_checker = finding.what, finding.rule.id.startswith("MEM")
+    if not (of_the_checker or is_sentence(what)):
         yield f"a finding says {what!r}"
-    if finding.expected is None and not of_the_law and not NOTHING_EXPECTED.match(what):
+    if finding.expected is None and not of_the_checker and not NOTHING_EXPECTED.match(what):
         yield f"{what}: nothing is said to be expected"
     if finding.observed is None and not NOTHING_OBSERVED.match(what):
         yield f"{what}: nothing is said to be observed"
 
 
-def _misquoted(finding: Violation, told: Answer, right: Answer, config: Config) -> Iterator[str]:
-    """What a finding says of two answers that neither of them says."""
+def _misquoted(finding: Violation, reported: Answer, right: Answer, config: Config) -> Iterator[str]:
+    """The parts of a finding on two answers that neither of them has."""
     expected, observed = finding.expected, finding.observed
     also = [re.match(r"also (.*)", str(one)) for one in (expected, observed)]
     if any(also):
         differ = [set(expand(ast.literal_eval(match[1]))) if match else set() for match in also]
-        if differ not in [[one - other, other - one] for one, other in _lists(right, told)]:
+        if differ not in [[one - other, other - one] for one, other in _lists(right, reported)]:
             yield f"{finding}: expected {expected}, observed {observed}, which is not how the answers differ"
         return
     if str(expected) == str(observed) and expected is not None:
@@ -167,12 +167,12 @@ def _misquoted(finding: Violation, told: Answer, right: Answer, config: Config) 
     if expected not in (None, f"0..{config.num_rows - 1}") and not choice and not _says(right, expected):
         yield f"{finding}: expected {expected}, but the right answer is {right}"
     part_of_it = OF_A_STATE.fullmatch(str(observed)) or finding.what.startswith("the page borders whose states")
-    if observed is not None and not _says(told, observed) and not part_of_it:
-        yield f"{finding}: observed {observed}, but the answer was {told}"
+    if observed is not None and not _says(reported, observed) and not part_of_it:
+        yield f"{finding}: observed {observed}, but the answer was {reported}"
 
 
 def _lists(one: object, other: object) -> Iterator[tuple[set[int], set[int]]]:
-    """The numbers in lists that two answers tell in the same place."""
+    """The numbers in lists that two answers have in the same place."""
     match one, other:
         case msgspec.Struct(), msgspec.Struct():
             for part, its in zip(asdict(one).values(), asdict(other).values(), strict=True):
@@ -185,7 +185,7 @@ def _lists(one: object, other: object) -> Iterator[tuple[set[int], set[int]]]:
 
 
 def _says(answer: Answer, value: object) -> bool:
-    """Whether an answer has a value in it, or a list of so many numbers; whoever is not named is given nothing."""
+    """Whether an answer has a value in it, or a list of so many numbers; a holder without an entry is given nothing."""
     said = _plain(value)
     return value in (0, []) or any(said == _plain(part) for part in _parts(answer))
 
@@ -198,7 +198,7 @@ def _plain(value: object) -> object:
 
 
 def _parts(part: object) -> Iterator[object]:
-    """All that is told, from the whole to each number."""
+    """All that is reported, from the whole to each number."""
     yield part
     match part:
         case msgspec.Struct():

@@ -25,7 +25,7 @@ CHAPTER = CHAPTERS / "behaviours.md"
 TRAFFIC = "Traffic:"
 """Begins the cell of a vector where only traffic through the scheduler can show the behaviour."""
 REASONS = ("Policy:", "No bookkeeping:", "Out:")
-"""What the reason of a statement without a rule begins with."""
+"""The beginning of the reason of a statement without a rule."""
 
 
 class Behaviour(NamedTuple):

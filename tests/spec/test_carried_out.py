@@ -1,4 +1,4 @@
-"""What must be refused is a finding where it is carried out, whatever is told of it."""
+"""An operation that must be refused is a finding where it is carried out, whatever is reported of it."""
 
 from collections import Counter
 
@@ -53,7 +53,7 @@ def test_a_refusal_says_exactly_what_is_missing_or_nothing(short: int) -> None:
 
 
 @pytest.mark.parametrize("withheld", [[0], None, []])
-def test_a_row_that_is_free_under_a_launch_is_race_1_whatever_is_told_besides(withheld: list[int] | None) -> None:
+def test_a_row_that_is_free_under_a_launch_is_race_1_whatever_else_is_reported(withheld: list[int] | None) -> None:
     model = Model(CONFIG)
     for op in (events.Submit("a", [1] * 4), events.MatchPrefix("a"), events.Extend([("a", 4)], obs=None)):
         model.step(op)

@@ -1,4 +1,4 @@
-"""What the model counts is what happened: each happening is told here a second time, by what it does to the state."""
+"""The model's counters are right: each happening is counted here a second time, by its effect on the state."""
 
 import copy
 import re
@@ -26,7 +26,7 @@ Happened = Callable[[State, Any, State], int]
 """How often something happened from one state, by an operation and its answer, to the next."""
 
 
-def _told(op: Any, part: str) -> Any:
+def _reported(op: Any, part: str) -> Any:
     return getattr(op.obs, part)
 
 
@@ -35,7 +35,7 @@ def _withheld(state: State) -> set[int]:
 
 
 def _record(state: State, req: str) -> int | None:
-    """What a request holds, or the slot of its session that it would be lent."""
+    """The state slots that a request holds, or the slot of its session that it would be lent."""
     request = state.requests[req]
     if request.record is not None or request.session is None:
         return request.record
@@ -72,20 +72,22 @@ def _known_further(before: State, op: Any, after: State) -> bool:
     known = 0
     while (known + 1) * before.config.page_size < len(tokens) and tokens.key(known) in before.store.pages:
         known += 1
-    return bool(known * before.config.page_size > _told(op, "prefix_len"))
+    return bool(known * before.config.page_size > _reported(op, "prefix_len"))
 
 
 def _dropped(before: State, op: Any, after: State) -> bool:
     """A publication frees pages that the store has already."""
     if isinstance(op, events.CacheUnfinished):
-        return bool(_told(op, "freed"))
+        return bool(_reported(op, "freed"))
     if not isinstance(op, events.Finish) or before.requests[op.req].session is not None:
         return False
     request = before.requests[op.req]
     assert request.record is not None
     lengths = before.lengths[request.record]
     kept = min(lengths.committed, len(request.tokens)) if before.config.prefix_cache else lengths.protected
-    return bool(set(expand(_told(op, "freed"))) - set(before.tables[request.record][kept // before.config.page_size :]))
+    return bool(
+        set(expand(_reported(op, "freed"))) - set(before.tables[request.record][kept // before.config.page_size :])
+    )
 
 
 def _revived(before: State, op: Any, after: State) -> bool:
@@ -127,11 +129,11 @@ HAPPENED: dict[str, Happened] = {
     "slot given up": lambda b, op, a: (
         isinstance(op, events.MatchPrefix) and _record(b, op.req) is not None and _record(a, op.req) is None
     ),
-    "tail freed": lambda b, op, a: _lent(b, op, a) and bool(_told(op, "freed")),
+    "tail freed": lambda b, op, a: _lent(b, op, a) and bool(_reported(op, "freed")),
     "partial page kept": _partial_page_kept,
     "resumed at a page border": _went_back_to_a_border,
     "prefix matched": lambda b, op, a: (
-        isinstance(op, events.MatchPrefix) and not _lent(b, op, a) and _told(op, "prefix_len") > 0
+        isinstance(op, events.MatchPrefix) and not _lent(b, op, a) and _reported(op, "prefix_len") > 0
     ),
     "match cut short by a tombstone": lambda b, op, a: b.config.sliding_window > 0 and _known_further(b, op, a),
     "match ends where a state is": lambda b, op, a: b.config.sliding_window == 0 and _known_further(b, op, a),
@@ -182,15 +184,15 @@ CHOSEN = {
 def test_what_is_said_to_be_reached_happened() -> None:
     happened: Counter[str] = Counter()
     for name in SOURCES:
-        told = source(name)
-        for op in told.operations:
-            before = told.model.state.copy()
+        given = source(name)
+        for op in given.operations:
+            before = given.model.state.copy()
             done: Any = replace(op, obs=None, refused=None)
             try:
-                told.model.step(done)
+                given.model.step(done)
             except Refusal:
                 continue
-            after = told.model.state
+            after = given.model.state
             counted = {one: after.reached[one] - before.reached[one] for one in after.reached}
             due = {one: int(times(before, done, after)) for one, times in HAPPENED.items()}
             assert {one: times for one, times in counted.items() if times} == {
@@ -201,7 +203,7 @@ def test_what_is_said_to_be_reached_happened() -> None:
     assert not [one for one in HAPPENED if not happened[one]]
 
 
-JUDGED_BY = {
+CHECKED_BY = {
     "abort": "MAMBA-2 PAGE-1 SESS-5 SWA-1 SWA-3 TAIL-2",
     "cache_unfinished": "DATA-1 LEN-2 MAMBA-1 MAMBA-4 SESS-6 STORE-5 SWA-1 SWA-6 TAIL-2",
     "close_session": "MAMBA-2 PAGE-1 SESS-4 SWA-3 TAIL-2",
@@ -226,52 +228,52 @@ JUDGED_BY = {
     "take_state": "MAMBA-1",
     "verify": "SPEC-1",
 }
-"""What an operation is judged by besides OP-1, in some state or other."""
+"""The rules that check an operation besides OP-1, in some state or other."""
 
 
-def test_each_operation_is_judged_by_its_rules() -> None:
-    judged: dict[str, set[str]] = {}
+def test_each_operation_is_checked_by_its_rules() -> None:
+    checked: dict[str, set[str]] = {}
     for name in SOURCES:
-        told = source(name)
-        for op in told.operations:
-            before = Counter(told.model.state.checked)
+        given = source(name)
+        for op in given.operations:
+            before = Counter(given.model.state.checked)
             try:
-                told.model.step(replace(op, obs=None, refused=None))
+                given.model.step(replace(op, obs=None, refused=None))
             except Refusal:
                 continue
-            judged.setdefault(str(op.__struct_config__.tag), set()).update(Counter(told.model.state.checked) - before)
-    assert judged == {tag: {"OP-1", *rules.split()} for tag, rules in JUDGED_BY.items()}
+            checked.setdefault(str(op.__struct_config__.tag), set()).update(Counter(given.model.state.checked) - before)
+    assert checked == {tag: {"OP-1", *rules.split()} for tag, rules in CHECKED_BY.items()}
 
 
 COMPANIONS = {"DATA-2", "LEN-3", "PAGE-2", "ROW-2", "ROW-3", "ROW-4", "SESS-2", "SESS-3", "SPEC-1", "STORE-2", "SWA-2"}
 COMPANIONS |= {"SWA-6", "TAIL-1", "TAIL-2"}
-"""Rules that are judged by the way, where another is judged that is said to be unjudged otherwise."""
+"""Rules that are checked together with another, which is reported as unchecked otherwise."""
 
 
 @pytest.mark.parametrize("name", ["walk 0", "walk 3", "walk 6", "walk 9", "walk 12", "walk 15"])
-def test_what_is_told_is_judged_and_what_is_not_is_said_to_be_unjudged(name: str) -> None:
-    told = source(name)
-    for op in told.operations:
+def test_reported_values_are_checked_and_rules_without_them_are_unchecked(name: str) -> None:
+    given = source(name)
+    for op in given.operations:
         for one in (op, events.Report(), events.Snapshot()):
             right: Any = replace(one, obs=None, refused=None)
             try:
-                _copied(told.model).step(right)
+                _copied(given.model).step(right)
             except Refusal:
                 continue
-            whole, left_out = _counts(told.model, right)
+            whole, left_out = _counts(given.model, right)
             assert not left_out, (right, left_out)
-            for change, answer in tries.answers(told.model.state, right):
+            for change, answer in tries.answers(given.model.state, right):
                 if not re.search("not reported|nothing reported", change):
                     continue
                 try:
-                    judged, unjudged = _counts(told.model, replace(right, obs=answer))
+                    checked, unchecked = _counts(given.model, replace(right, obs=answer))
                 except Violation:
                     continue
-                assert all(judged[rule] <= whole[rule] for rule in judged), (right, change)
-                assert whole.keys() - judged.keys() <= unjudged.keys() | COMPANIONS, (right, change)
-                assert judged == whole or unjudged, (right, change)
+                assert all(checked[rule] <= whole[rule] for rule in checked), (right, change)
+                assert whole.keys() - checked.keys() <= unchecked.keys() | COMPANIONS, (right, change)
+                assert checked == whole or unchecked, (right, change)
         try:
-            told.model.step(replace(op, obs=None, refused=None))
+            given.model.step(replace(op, obs=None, refused=None))
         except Refusal:
             continue
 
@@ -283,7 +285,7 @@ def _copied(model: Model) -> Model:
 
 
 def _counts(model: Model, op: Any) -> tuple[Counter[str], Counter[str]]:
-    """How often which rule is judged in a step of a copy, and how often one cannot be."""
+    """How often which rule is checked in a step of a copy, and how often one cannot be."""
     trial = _copied(model)
     trial.step(op)
     before, after = model.state, trial.state

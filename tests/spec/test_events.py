@@ -1,4 +1,4 @@
-"""What the module of events gives to whoever imports all of it."""
+"""The names that an import of all of the module of events brings."""
 
 import kvspec.events
 

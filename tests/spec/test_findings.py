@@ -18,13 +18,13 @@ def test_the_oracle_says_what_is_written_and_nothing_odd() -> None:
     kinds, lines, known = Kinds(), dict[str, str](), golden()
     for name in names():
         odd: list[str] = []
-        told = source(name)
+        given = source(name)
 
-        def see(outcome: Outcome, odd: list[str] = odd, told: Source = told) -> None:
+        def see(outcome: Outcome, odd: list[str] = odd, given: Source = given) -> None:
             kinds.add(outcome)
-            odd.extend(oddities(outcome, told.model.state.config))
+            odd.extend(oddities(outcome, given.model.state.config))
 
-        lines[name] = summary(told, see)
-        assert odd == [] or "blind" in name, f"{name}: what nobody told the model before is not judged now"
+        lines[name] = summary(given, see)
+        assert odd == [] or "blind" in name, f"{name}: pages that were never reported are not checked now"
         assert lines[name] == known.get(name), f"{name}: {CHANGED}"
     assert texts(kinds, list(lines.values())) == written(), CHANGED

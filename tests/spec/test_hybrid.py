@@ -105,7 +105,7 @@ def test_swa_2_publishing_leaves_what_is_read(freed: list[int], evicted_len: int
     assert error.value.rule.id == rule
 
 
-def test_swa_2_a_snapshot_tells_the_cursor_or_the_protected_length_where_that_is_more() -> None:
+def test_swa_2_a_snapshot_reports_the_cursor_or_the_protected_length_where_that_is_more() -> None:
     model = Model(Config(4, 20, 4, 64, sliding_window=4, num_window_pages=16), checker=Checker)
     carried_out(model, prefill("a", PROMPT[:14], 1))
     for op, cursor in ((None, 0), (SwaEvict("a"), 8), (CacheUnfinished("a"), 12)):
@@ -154,8 +154,8 @@ def test_swa_6_a_tombstone_is_revived_one_way_or_the_other(
     if at_finish:
         ops: list[Event] = [Finish("b", obs=ReleaseAnswer(freed, [3]))]
     else:
-        told = None if freed is None else freed[:2]
-        ops = [CacheUnfinished("b", obs=PublishAnswer(8, told, [])), Finish("b", obs=ReleaseAnswer([8], [3]))]
+        reported = None if freed is None else freed[:2]
+        ops = [CacheUnfinished("b", obs=PublishAnswer(8, reported, [])), Finish("b", obs=ReleaseAnswer([8], [3]))]
     carried_out(model, [*ops, Submit("c", [*PROMPT[:9]])])
     assert cached_pages(model, 2) == cached
     assert [model.state.window_of[page] for page in cached] == [1, 2]
@@ -215,9 +215,9 @@ def test_mamba_4_a_state_is_copied_or_given_away_for_a_fresh_slot(
     assert model.state.records[record].states == kept
     assert model.state.borders[record] == borders
     assert list(model.state.store.states.values()) == [cached]
-    told = Finish("a")
-    carried_out(model, [told])
-    assert told.obs is not None and told.obs.states_freed == list(kept) and told.obs.state_cached is None
+    reported = Finish("a")
+    carried_out(model, [reported])
+    assert reported.obs is not None and reported.obs.states_freed == list(kept) and reported.obs.state_cached is None
 
 
 def test_cap_1_a_state_slot_is_refused_to_a_waiting_request_where_none_is_free() -> None:
@@ -278,7 +278,7 @@ def test_a_window_side_and_a_state_leave_the_store_without_their_page() -> None:
 @pytest.mark.parametrize(
     ("freed", "allowed"), [([3, 4, 5], True), ([3, 3, 5], False), ([3, 4, 99], False), ([3, 4], False)]
 )
-def test_window_pages_that_were_never_told_excuse_no_impossible_ones(freed: list[int], allowed: bool) -> None:
+def test_window_pages_that_were_never_reported_excuse_no_impossible_ones(freed: list[int], allowed: bool) -> None:
     model = Model(Config(2, 10, 2, 16, sliding_window=2, num_window_pages=8))
     for op in (
         Submit("a", [1, 2, 3, 4, 5]),
@@ -295,8 +295,8 @@ def test_window_pages_that_were_never_told_excuse_no_impossible_ones(freed: list
     assert violation.value.rule.id in ("SWA-1", "SWA-3")
 
 
-def told_by_the_engine() -> Model:
-    """Slots 1 to 3 as an engine gives them out, which tells only in a snapshot what it uses each for."""
+def reported_by_the_engine() -> Model:
+    """Slots 1 to 3 as an engine gives them out, which reports the use of each only in a snapshot."""
     model = Model(Config(4, 20, 4, 64, num_states=8), checker=Checker)
     carried_out(model, [Submit("a", [*PROMPT[:9]]), MatchPrefix("a")])
     extend = Extend([("a", 9)], obs=ExtendAnswer({"a": 0}, {"a": [1, 2, 3]}, None, {"a": [1, 2, 3]}, {}))
@@ -308,8 +308,8 @@ def seen(computing: int | None, tracking: dict[int, int] | None) -> Snapshot:
     return Snapshot(obs=SnapshotAnswer(requests={"a": HolderView(0, 0, 9, 9, None, [1, 2, 3], computing, tracking)}))
 
 
-def test_data_2_what_slots_are_used_for_is_learned_where_it_is_told_and_holds_from_then_on() -> None:
-    model = carried_out(told_by_the_engine(), [seen(None, None)])
+def test_data_2_the_use_of_slots_is_learned_where_it_is_reported_and_holds_from_then_on() -> None:
+    model = carried_out(reported_by_the_engine(), [seen(None, None)])
     assert not model.state.checked["DATA-2"] and model.state.unchecked["DATA-2"] == 1
     carried_out(model, [seen(2, {8: 3}), seen(2, None), seen(2, {8: 3})])
     for other in (seen(1, {8: 3}), seen(2, {8: 1}), seen(2, {8: 2})):
@@ -324,7 +324,7 @@ def test_data_2_the_slot_that_keeps_the_border_before_keeps_it_when_another_is_p
         view = HolderView(states=[1, 2, 3], computing=2, tracking=tracking)
         return Snapshot(obs=SnapshotAnswer(requests={"a": view}))
 
-    model = carried_out(told_by_the_engine(), [seen(2, {8: 3})])
+    model = carried_out(reported_by_the_engine(), [seen(2, {8: 3})])
     for launch in (2, 3, 4):
         carried_out(model, [Decode(["a"]), Launch(launch, ["a"]), Complete(launch, {"a": 60})])
     with pytest.raises(Violation, match="DATA-2: request a keeps in state slot 1"):
@@ -345,9 +345,9 @@ def test_the_model_itself_evicts_as_many_states_as_are_asked_for(pages: int, sta
 @pytest.mark.parametrize("cached", [1, 2])
 def test_data_2_the_slot_that_is_published_has_kept_the_border(cached: int) -> None:
     publish = CacheUnfinished("a", obs=PublishAnswer(8, [], None, cached, 4))
-    carried_out(told_by_the_engine(), [publish])  # nobody told
+    carried_out(reported_by_the_engine(), [publish])  # not reported
     with pytest.raises(Violation, match=f"DATA-2: the store took state slot {cached}, "):
-        carried_out(told_by_the_engine(), [seen(2, {8: 3}), publish])
+        carried_out(reported_by_the_engine(), [seen(2, {8: 3}), publish])
 
 
 @pytest.mark.parametrize(("slot", "right"), [(1, False), (2, True), (3, False)])
@@ -362,18 +362,18 @@ def test_data_2_at_the_end_any_slot_is_published_whose_state_is_that_of_the_bord
         carried_out(with_states(), [finish])
 
 
-@pytest.mark.parametrize("told", [1, 3, 5])
-def test_data_2_a_request_goes_on_from_the_state_of_what_it_matched(told: int) -> None:
+@pytest.mark.parametrize("reported", [1, 3, 5])
+def test_data_2_a_request_goes_on_from_the_state_of_what_it_matched(reported: int) -> None:
     model = carried_out(with_states(), [Finish("a"), Submit("b", [*PROMPT[:10]]), MatchPrefix("b")])
-    extend = Extend([("b", 10)], obs=ExtendAnswer({"b": 0}, {"b": [3]}, None, {"b": [1, 3, 4]}, {"b": told}))
-    with pytest.raises(Violation, match=f"DATA-2: b goes on from state slot {told}") as violation:
+    extend = Extend([("b", 10)], obs=ExtendAnswer({"b": 0}, {"b": [3]}, None, {"b": [1, 3, 4]}, {"b": reported}))
+    with pytest.raises(Violation, match=f"DATA-2: b goes on from state slot {reported}") as violation:
         model.step(extend)
-    assert (violation.value.expected, violation.value.observed) == (2, told)
+    assert (violation.value.expected, violation.value.observed) == (2, reported)
 
 
-@pytest.mark.parametrize(("told", "right"), [(1, True), (4, True), (9, False)])
+@pytest.mark.parametrize(("reported", "right"), [(1, True), (4, True), (9, False)])
 def test_data_2_a_turn_retracted_before_its_launch_goes_on_from_the_stores_state_or_its_copy(
-    told: int, right: bool
+    reported: int, right: bool
 ) -> None:
     """Slot 1 is its own, which has a copy of the store's slot 4 unless the engine copies at the launch."""
     model = Model(Config(page_size=4, num_pages=16, num_rows=2, max_context_len=64, num_states=12))
@@ -381,7 +381,7 @@ def test_data_2_a_turn_retracted_before_its_launch_goes_on_from_the_stores_state
     turn += [Launch(1, ["a"]), Complete(1, {"a": 0}), CacheUnfinished("a"), Finish("a"), Submit("b", [0] * 13, "s")]
     for op in [*turn, Preempt("s"), MatchPrefix("b"), Extend([("b", 13)]), Retract("b"), MatchPrefix("b")]:
         model.step(op)
-    again = Extend([("b", 13)], obs=ExtendAnswer(states_from={"b": told}))
+    again = Extend([("b", 13)], obs=ExtendAnswer(states_from={"b": reported}))
     if right:
         model.step(again)
         return
@@ -389,11 +389,11 @@ def test_data_2_a_turn_retracted_before_its_launch_goes_on_from_the_stores_state
         model.step(again)
 
 
-@pytest.mark.parametrize("told", [1, 2, 3])
-def test_data_2_a_request_that_begins_at_its_first_token_goes_on_from_no_state(told: int) -> None:
+@pytest.mark.parametrize("reported", [1, 2, 3])
+def test_data_2_a_request_that_begins_at_its_first_token_goes_on_from_no_state(reported: int) -> None:
     model = carried_out(with_states(), [Submit("b", [99, *PROMPT[:9]]), MatchPrefix("b")])
-    extend = Extend([("b", 10)], obs=ExtendAnswer({"b": 1}, {"b": [4, 5, 6]}, None, {"b": [4, 5, 6]}, {"b": told}))
-    with pytest.raises(Violation, match=f"DATA-2: b goes on from state slot {told}"):
+    extend = Extend([("b", 10)], obs=ExtendAnswer({"b": 1}, {"b": [4, 5, 6]}, None, {"b": [4, 5, 6]}, {"b": reported}))
+    with pytest.raises(Violation, match=f"DATA-2: b goes on from state slot {reported}"):
         model.step(extend)
 
 
@@ -428,7 +428,7 @@ def test_swa_2_a_cursor_stands_at_page_borders() -> None:
 
 
 @pytest.mark.parametrize(
-    ("room", "tokens", "short", "lawful"),
+    ("room", "tokens", "short", "allowed"),
     [
         ("estimated", 20, 0, True),
         ("estimated", 20, 1, True),
@@ -444,13 +444,13 @@ def test_swa_2_a_cursor_stands_at_page_borders() -> None:
     ],
 )
 def test_what_fits_may_be_refused_by_an_estimate_where_that_is_declared(
-    room: Room, tokens: int, short: int, lawful: bool
+    room: Room, tokens: int, short: int, allowed: bool
 ) -> None:
     """Five window pages are free, and the estimate is one page more than the tokens fill; six do not fit."""
     model = Model(Config(4, 20, 4, 64, sliding_window=4, num_window_pages=5, room=room))
     carried_out(model, [Submit("a", [0] * tokens), MatchPrefix("a")])
     refused = Extend([("a", tokens)], refused=Refused("estimated", "CAP-1", window_short=short))
-    if lawful:
+    if allowed:
         carried_out(model, [refused])
         assert model.state.requests["a"].record is None
     else:
@@ -460,13 +460,13 @@ def test_what_fits_may_be_refused_by_an_estimate_where_that_is_declared(
         carried_out(model, [Extend([("a", tokens)])])
 
 
-@pytest.mark.parametrize(("end", "lawful"), [(20, True), (16, False)])
-def test_an_estimate_is_of_what_a_chunk_adds(end: int, lawful: bool) -> None:
+@pytest.mark.parametrize(("end", "allowed"), [(20, True), (16, False)])
+def test_an_estimate_is_of_what_a_chunk_adds(end: int, allowed: bool) -> None:
     """Two pages are there and three window pages free: of 12 tokens more the estimate is four pages, of 8 three."""
     model = Model(Config(4, 20, 4, 64, sliding_window=4, num_window_pages=5, room="estimated"))
     carried_out(model, [Submit("a", [0] * 20), MatchPrefix("a"), Extend([("a", 8)]), Launch(1, ["a"]), Complete(1)])
     refused = Extend([("a", end)], refused=Refused("estimated", "CAP-1", window_short=1))
-    if lawful:
+    if allowed:
         carried_out(model, [refused])
     else:
         with pytest.raises(Violation, match="CAP-1"):

@@ -30,7 +30,7 @@ from tests.spec.broken_states import (
 
 
 def check_of(expected: str) -> Check:
-    """What finds it: what the law says, the check that holds the books against it finds."""
+    """The check that finds it: the check against the memory checker's books finds its findings."""
     rule = expected.partition(":")[0]
     return CHECKS["PAGE-1" if rule.startswith("MEM") else rule]
 
@@ -42,8 +42,8 @@ def finding(rule: str, state: State) -> str:
     if violation.rule.id.startswith("MEM"):
         return str(violation)
     values = [violation.expected, violation.observed]
-    told = "" if values == [None, None] else f" (expected {values[0]}, observed {values[1]})"
-    return re.sub(r"""b'[^']+'|b"[^"]+\"""", "#", f"{violation}{told}")
+    reported = "" if values == [None, None] else f" (expected {values[0]}, observed {values[1]})"
+    return re.sub(r"""b'[^']+'|b"[^"]+\"""", "#", f"{violation}{reported}")
 
 
 @pytest.mark.parametrize(("expected", "make", "breaks"), HYBRID)
@@ -88,9 +88,9 @@ def test_the_check_of_a_rule_fails_when_it_is_broken(expected: str, breaks: Call
 
 def test_acc_1_held_memory_is_counted_again(monkeypatch: pytest.MonkeyPatch) -> None:
     state = busy_state()
-    told = figures(state)
-    assert told.available is not None and told.session_held is not None
-    wrong = replace(told, available=told.available - 2, session_held=told.session_held + 2)
+    reported = figures(state)
+    assert reported.available is not None and reported.session_held is not None
+    wrong = replace(reported, available=reported.available - 2, session_held=reported.session_held + 2)
     monkeypatch.setattr(invariants, "figures", lambda _: wrong)
     assert finding("ACC-1", state).startswith("ACC-1: the tokens that are held do not add up (expected 8, observed ")
 

@@ -1,4 +1,4 @@
-"""The model judges answers: walks of right answers never break a rule, and wrong ones never pass unseen."""
+"""The model checks answers: walks of right answers never break a rule, and wrong ones never pass unseen."""
 
 import copy
 from collections import Counter
@@ -26,7 +26,7 @@ STEPS = 150
 
 
 def fingerprint(state: NotedState) -> dict[str, object]:
-    """Everything that is state; the counters of what was judged are not, nor what is noted of refusals."""
+    """Everything that is state; the counters of checks are not, nor the notes on refusals."""
     plain = {
         name: value
         for name, value in vars(state).items()
@@ -73,7 +73,7 @@ def test_the_step_checks_suffice_for_every_rule(seed: int) -> None:
 @pytest.mark.slow
 def test_walks_get_somewhere() -> None:
     reached: Counter[str] = Counter()
-    judged: Counter[str] = Counter()
+    checked: Counter[str] = Counter()
     carried_out = set()
     for seed in range(4 * len(SEEDS)):
         model = None
@@ -81,7 +81,7 @@ def test_walks_get_somewhere() -> None:
             carried_out.add(type(op))
         assert model is not None
         reached += model.state.reached
-        judged += model.state.checked
+        checked += model.state.checked
     assert carried_out == set(OPERATIONS) - {events.Snapshot}
     for happening in (
         "tail freed",
@@ -98,7 +98,7 @@ def test_walks_get_somewhere() -> None:
         "slot given up",
     ):
         assert reached[happening], happening
-    assert judged.keys() <= RULES.keys()
+    assert checked.keys() <= RULES.keys()
 
 
 @pytest.mark.slow
@@ -113,9 +113,9 @@ def test_cap_1_a_refused_operation_changes_nothing() -> None:
         except Refusal as refusal:
             refusals += 1
             assert fingerprint(trial.state) == before, op
-            told = stripped(op)
-            told.refused = refusal.refused
-            trial.step(told)
+            reported = stripped(op)
+            reported.refused = refusal.refused
+            trial.step(reported)
             assert fingerprint(trial.state) == before, op
         assert fingerprint(model.state) == before, "a copy is not independent"
     assert refusals > 4 * len(SEEDS)
@@ -194,10 +194,10 @@ def test_every_wrong_answer_is_rejected_or_harmless(seed: int) -> None:
         except Refusal:
             continue
         for wrong in wrong_answers(right, model.state.config):
-            trial, told = copied(model), stripped(op)
-            told.obs = wrong
+            trial, reported = copied(model), stripped(op)
+            reported.obs = wrong
             try:
-                trial.step(told)
+                trial.step(reported)
             except Violation:
                 rejected += 1
                 continue
@@ -215,7 +215,7 @@ def test_steps_are_counted_and_the_answer_is_filled_in() -> None:
     assert op.obs is not None and (op.obs.available, op.obs.rows_available) == (8, 1)
 
 
-def test_unobserved_pages_are_not_judged_and_never_clash() -> None:
+def test_unobserved_pages_are_not_checked_and_never_clash() -> None:
     model = Model(Config(2, 4, 2, 8))
     for op in (
         events.Submit("a", [1, 2, 3]),
@@ -231,7 +231,7 @@ def test_unobserved_pages_are_not_judged_and_never_clash() -> None:
     assert model.state.unchecked["PAGE-1"] >= 2 and model.state.unchecked["ROW-1"] == 1
 
 
-def test_rows_that_only_a_snapshot_tells_are_not_held_against_invented_ones() -> None:
+def test_rows_that_only_a_snapshot_reports_are_not_compared_with_invented_ones() -> None:
     model = Model(Config(4, 8, 2, 16))
     for op in (
         events.Submit("a", [1, 2, 3]),
@@ -242,7 +242,7 @@ def test_rows_that_only_a_snapshot_tells_are_not_held_against_invented_ones() ->
         model.step(op)
 
 
-def test_rows_that_were_told_are_judged_beside_invented_ones() -> None:
+def test_rows_that_were_reported_are_checked_beside_invented_ones() -> None:
     model = Model(Config(4, 8, 2, 16))
     for op in (
         events.Submit("a", [1, 2, 3]),
@@ -263,7 +263,7 @@ def test_lengths_of_who_holds_something_and_figures_as_the_specification_counts_
     assert model.lengths_of("s") == (0, 6, 6)
     model.step(events.OpenSession("empty"))
     model.step(events.Submit("r", [1]))
-    assert [model.lengths_of(name) for name in ("empty", "r", "nobody")] == [None, None, None]
+    assert [model.lengths_of(name) for name in ("empty", "r", "stranger")] == [None, None, None]
     model.step(events.MatchPrefix("r"))
     model.step(events.Extend([("r", 1)]))
     assert model.lengths_of("r") == (0, 1, 1)
@@ -331,7 +331,7 @@ def test_len_1_a_request_whose_tokens_have_outgrown_the_context_runs_no_more() -
     assert refusal.value.refused == Refused("seq_len 5 of a exceeds the context of 4", "LEN-1")
 
 
-def test_page_1_is_judged_wherever_pages_were_given() -> None:
+def test_page_1_is_checked_wherever_pages_were_given() -> None:
     model = Model(Config(2, 8, 2, 8))
     for op in (
         events.Submit("a", [1, 2]),
@@ -342,9 +342,9 @@ def test_page_1_is_judged_wherever_pages_were_given() -> None:
         events.Launch(1, ["a"]),
     ):
         model.step(op)
-    judged = model.state.checked["PAGE-1"]
+    checked = model.state.checked["PAGE-1"]
     model.step(events.Extend([("b", 1), ("a", 2)], obs=events.ExtendAnswer({"a": 0, "b": 1}, {"b": [3], "a": []})))
-    assert model.state.checked["PAGE-1"] == judged + 1
+    assert model.state.checked["PAGE-1"] == checked + 1
 
 
 def test_after_an_overshoot_there_is_no_token_to_decode() -> None:
@@ -428,7 +428,7 @@ def idle_and_lent_sessions() -> Model:
         ({"session_held": 16, "uncached": 0}, "ACC-1"),
     ],
 )
-def test_sess_3_a_lent_slot_that_is_counted_twice_is_told_from_a_wrong_count(
+def test_sess_3_a_lent_slot_that_is_counted_twice_is_distinguished_from_a_wrong_count(
     changes: dict[str, int], rule: str
 ) -> None:
     model = idle_and_lent_sessions()
@@ -455,22 +455,22 @@ def test_a_finding_lists_eight_pages_at_most(count: int, listed: str) -> None:
 @pytest.mark.parametrize(("allocated", "allowed"), [(6, True), (8, True), (5, True), (9, False), (4, False)])
 def test_a_slot_may_forget_slots_only_inside_a_page_that_it_keeps(allocated: int, allowed: bool) -> None:
     view = events.HolderView(row=0, protected_len=0, committed_len=6, allocated_len=allocated)
-    told = events.Snapshot(obs=events.SnapshotAnswer(sessions={"s": view}))
+    reported = events.Snapshot(obs=events.SnapshotAnswer(sessions={"s": view}))
     if allowed:
-        idle_session().step(told)
+        idle_session().step(reported)
         return
     with pytest.raises(Violation, match="LEN-1: allocated_len of session s"):
-        idle_session().step(told)
+        idle_session().step(reported)
 
 
 @pytest.mark.parametrize(("slots", "allowed"), [(6, True), (8, True), (9, False), (4, False)])
 def test_a_row_has_the_positions_of_its_pages(slots: int, allowed: bool) -> None:
-    told = events.Snapshot(obs=events.SnapshotAnswer(rows={0: [(4, slots)]}))
+    reported = events.Snapshot(obs=events.SnapshotAnswer(rows={0: [(4, slots)]}))
     if allowed:
-        idle_session().step(told)
+        idle_session().step(reported)
         return
     with pytest.raises(Violation, match="PAGE-3: the number of positions of row 0"):
-        idle_session().step(told)
+        idle_session().step(reported)
 
 
 def test_data_1_a_page_that_comes_back_to_its_holder_holds_nothing_before_its_launch() -> None:
@@ -571,8 +571,8 @@ def test_spec_2_a_request_that_stops_drops_the_step_behind() -> None:
 MEMORY = events.Config(page_size=4, num_pages=16, num_rows=3, max_context_len=64)
 
 
-def told(*ops: events.Event, config: events.Config = MEMORY) -> Violation:
-    """What the last of some operations breaks; the others conform."""
+def found_on(*ops: events.Event, config: events.Config = MEMORY) -> Violation:
+    """The rule that the last of some operations breaks; the others conform."""
     model = Model(config)
     *before, last = copy.deepcopy(ops)
     for op in before:
@@ -599,11 +599,11 @@ TURN = [events.OpenSession("s"), *prefilled("t", [0, 1, 2, 3, 4], 1, "s")]
 def test_blame_a_close_that_is_lost_on_abort_is_sess_4() -> None:
     lost = [*TURN, events.CloseSession("s"), events.Abort("t")]
     again = events.OpenSession("s", refused=Refused("session s is open already", "OP-1"))
-    assert told(*lost, again).rule.id == "SESS-4"
+    assert found_on(*lost, again).rule.id == "SESS-4"
     late = events.CloseSession("s", obs=events.ReleaseAnswer([]))
-    assert told(*lost, late).rule.id == "SESS-4"
+    assert found_on(*lost, late).rule.id == "SESS-4"
     twice = events.OpenSession("s", obs=events.Done())
-    assert told(*lost, events.OpenSession("s"), twice).rule.id == "OP-1", "it is another session by then"
+    assert found_on(*lost, events.OpenSession("s"), twice).rule.id == "OP-1", "it is another session by then"
     model = Model(events.Config(page_size=4, num_pages=16, num_rows=3, max_context_len=64))
     with pytest.raises(Violation, match="OP-1"):
         model.step(events.OpenSession("s", refused=Refused("no", "OP-1")))
@@ -611,16 +611,16 @@ def test_blame_a_close_that_is_lost_on_abort_is_sess_4() -> None:
 
 def test_blame_an_abort_that_wipes_a_session_is_sess_5() -> None:
     waiting = [*TURN, events.Finish("t"), events.Submit("u", [0, 1, 2, 3, 4, 50, 6], "s")]
-    assert told(*waiting, events.Abort("u", obs=events.ReleaseAnswer([1, 2]))).rule.id == "SESS-5"
+    assert found_on(*waiting, events.Abort("u", obs=events.ReleaseAnswer([1, 2]))).rule.id == "SESS-5"
     matched = [*waiting, events.MatchPrefix("u")]
-    assert told(*matched, events.Abort("u", obs=events.ReleaseAnswer([2]))).rule.id == "SESS-5"
+    assert found_on(*matched, events.Abort("u", obs=events.ReleaseAnswer([2]))).rule.id == "SESS-5"
     other = [*prefilled("r", [9] * 5, 2), *waiting]
-    assert told(*other, events.Abort("u", obs=events.ReleaseAnswer([1]))).rule.id == "TAIL-2", "a page of r"
+    assert found_on(*other, events.Abort("u", obs=events.ReleaseAnswer([1]))).rule.id == "TAIL-2", "a page of r"
 
 
 def test_blame_a_page_less_published_is_store_5() -> None:
     finish = events.Finish("r", obs=events.ReleaseAnswer([2, 3]))
-    assert told(*prefilled("r", [0, 1, 2, 3, 4, 5, 6, 7, 8], 1), finish).rule.id == "STORE-5"
+    assert found_on(*prefilled("r", [0, 1, 2, 3, 4, 5, 6, 7, 8], 1), finish).rule.id == "STORE-5"
 
 
 def test_blame_committed_past_allocated_is_len_1() -> None:
@@ -628,8 +628,8 @@ def test_blame_committed_past_allocated_is_len_1() -> None:
         return events.Snapshot(obs=events.SnapshotAnswer(requests={"r": events.HolderView(0, 0, committed, allocated)}))
 
     ops = prefilled("r", [0, 1, 2, 3, 4], 1)
-    assert told(*ops, seen(6, 5)).rule.id == "LEN-1"
-    assert told(*ops, seen(6, 6)).rule.id == "DATA-1"
+    assert found_on(*ops, seen(6, 5)).rule.id == "LEN-1"
+    assert found_on(*ops, seen(6, 6)).rule.id == "DATA-1"
 
 
 @pytest.mark.parametrize(
@@ -640,7 +640,7 @@ def test_blame_a_row_too_many(requests: set[str], sessions: set[str], rule: str)
     row = HolderView(1)
     obs = events.SnapshotAnswer(requests=dict.fromkeys(requests, row), sessions=dict.fromkeys(sessions, row))
     left = [*prefilled("left", [7, 7], 1), events.Finish("left")]
-    found = told(events.OpenSession("s"), events.Submit("waits", [0, 1]), *left, events.Snapshot(obs=obs))
+    found = found_on(events.OpenSession("s"), events.Submit("waits", [0, 1]), *left, events.Snapshot(obs=obs))
     assert (found.rule.id, found.observed) == (rule, row)
 
 
@@ -649,7 +649,7 @@ def test_blame_the_lengths_of_who_speculates_ahead_is_spec_2(ahead: bool, rule: 
     step: list[events.Event] = [events.Decode(["r"], 2), events.Launch(2, ["r"])]
     more: list[events.Event] = [events.Decode(["r"], 2)] if ahead else []
     seen = events.Snapshot(obs=events.SnapshotAnswer(requests={"r": HolderView(0, 0, 4)}))
-    assert told(*prefilled("r", [0, 1, 2, 3, 4], 1), *step, *more, seen).rule.id == rule
+    assert found_on(*prefilled("r", [0, 1, 2, 3, 4], 1), *step, *more, seen).rule.id == rule
 
 
 def test_a_window_that_is_left_while_publishing_is_counted_each_time() -> None:
@@ -666,14 +666,14 @@ def test_blame_a_mark_that_stays_with_its_session_is_sess_1() -> None:
     gone = [*TURN, events.Retract("t"), events.Abort("t")]
     for rule in ("SESS-1", None):
         again = events.Submit("t", [0, 1], "s", refused=Refused("a turn is in flight", rule))
-        assert told(*gone, again).rule.id == "SESS-1"
+        assert found_on(*gone, again).rule.id == "SESS-1"
 
 
 def test_blame_a_release_of_who_has_left_names_the_page() -> None:
     left = [*prefilled("r", [0, 1, 2, 3, 4], 1), events.Abort("r"), *prefilled("q", [7, 7, 7, 7, 7], 2)]
-    twice = told(*left, events.Finish("r", obs=events.ReleaseAnswer([1, 2])))
+    twice = found_on(*left, events.Finish("r", obs=events.ReleaseAnswer([1, 2])))
     assert twice.rule.id == "PAGE-1" and "page 1 was freed, but it still holds committed positions" in twice.what
-    free = told(*left[:6], events.Finish("r", obs=events.ReleaseAnswer([1, 2])))
+    free = found_on(*left[:6], events.Finish("r", obs=events.ReleaseAnswer([1, 2])))
     assert free.rule.id == "PAGE-1" and "there is no request r; page 1 was freed, but it is free already" in free.what
 
 
@@ -681,12 +681,12 @@ def test_blame_a_withheld_row_that_counts_as_free_is_race_1() -> None:
     withheld = [*prefilled("r", [0, 1, 2, 3, 4], 1)[:-1], events.Retract("r")]
     for available, others, rule in ((3, 0, "RACE-1"), (2, 0, "ACC-1"), (None, 0, "ACC-1"), (1, 2, "ACC-1")):
         seen = events.Report("busy", obs=events.Figures(rows_available=available, rows_withheld=others))
-        assert told(*withheld, seen).rule.id == rule, available
+        assert found_on(*withheld, seen).rule.id == rule, available
 
 
 @pytest.mark.parametrize("turns_count_as", ["sessions", "requests"])
 @pytest.mark.parametrize(
-    ("told_too", "rows_too", "own", "rule"),
+    ("reported_too", "rows_too", "own", "rule"),
     [
         (8, 1, 8, "SESS-3"),
         (8, 0, 8, "SESS-3"),
@@ -698,15 +698,15 @@ def test_blame_a_withheld_row_that_counts_as_free_is_race_1() -> None:
     ],
 )
 def test_blame_a_turn_that_counts_twice_is_sess_3(
-    turns_count_as: TurnsCountAs, told_too: int, rows_too: int | None, own: int | None, rule: str
+    turns_count_as: TurnsCountAs, reported_too: int, rows_too: int | None, own: int | None, rule: str
 ) -> None:
     """`too` is counted by who has not to count it; `own` is the figure of who has."""
     turn = [*TURN, events.Finish("t"), *prefilled("u", [0, 1, 2, 3, 4, 50, 6], 2, "s")]
-    figures = events.Figures(rows_requests=rows_too, rows_sessions=1, uncached=told_too, session_held=own)
+    figures = events.Figures(rows_requests=rows_too, rows_sessions=1, uncached=reported_too, session_held=own)
     if turns_count_as == "requests":
-        figures = events.Figures(rows_requests=1, rows_sessions=rows_too, uncached=own, session_held=told_too)
+        figures = events.Figures(rows_requests=1, rows_sessions=rows_too, uncached=own, session_held=reported_too)
     config = msgspec.structs.replace(MEMORY, turns_count_as=turns_count_as)
-    assert told(*turn, events.Report("busy", obs=figures), config=config).rule.id == rule
+    assert found_on(*turn, events.Report("busy", obs=figures), config=config).rule.id == rule
 
 
 def test_a_chunk_may_wait_whole_for_a_later_publication_and_not_by_half() -> None:
@@ -729,20 +729,20 @@ def test_a_chunk_may_wait_whole_for_a_later_publication_and_not_by_half() -> Non
         check(model.state)
     assert model.lengths_of("r") == (12, 13, 13) and model.state.chosen["chunk not published"] == 1
     half = events.CacheUnfinished("r", chunked=True, obs=events.PublishAnswer(4, []))
-    assert told(*chunk, half).rule.id == "STORE-5"
+    assert found_on(*chunk, half).rule.id == "STORE-5"
     last = events.CacheUnfinished("r", obs=events.PublishAnswer(0, []))
-    assert told(*chunk, *later, last).rule.id == "STORE-5"
+    assert found_on(*chunk, *later, last).rule.id == "STORE-5"
 
 
 @pytest.mark.parametrize(("turns_count_as", "rule"), [("sessions", "SESS-3"), ("requests", "ACC-1")])
 def test_blame_a_first_turn_that_counts_twice(turns_count_as: TurnsCountAs, rule: str) -> None:
-    """What it has is not lent by its session, but where its session counts it."""
+    """Its pages are not lent by its session, but where its session counts them."""
     config = msgspec.structs.replace(MEMORY, turns_count_as=turns_count_as)
     seen = events.Report("busy", obs=events.Figures(uncached=8, session_held=8))
-    assert told(*TURN, seen, config=config).rule.id == rule
+    assert found_on(*TURN, seen, config=config).rule.id == rule
 
 
-def test_each_figure_that_is_not_told_is_unjudged_once() -> None:
+def test_each_figure_that_is_not_reported_is_unchecked_once() -> None:
     model = Model(MEMORY)
     whole = msgspec.structs.asdict(looking.figures(model.state))
     for name in ("available", "protected", "rows_withheld"):
@@ -751,8 +751,8 @@ def test_each_figure_that_is_not_told_is_unjudged_once() -> None:
         assert model.state.unchecked["ACC-1"] == before + 1
 
 
-def test_tokens_past_a_stop_are_nobody_elses() -> None:
-    """Two requests alike keep 8 of 12 committed positions, and publish three pages each: two are the same."""
+def test_tokens_past_a_stop_belong_to_no_other_request() -> None:
+    """Two equal requests keep 8 of 12 committed positions, and publish three pages each: two are the same."""
     model = Model(msgspec.structs.replace(MEMORY, overshoot="published"))
     for launch, req in ((1, "a"), (3, "b")):
         for op in (
@@ -778,9 +778,9 @@ def test_steps_and_refusals_are_counted_each_once() -> None:
 
 def test_blame_a_chunk_of_a_later_turn_that_is_published_is_sess_6() -> None:
     turn = [*TURN, events.Finish("t"), *prefilled("u", [0, 1, 2, 3, 4, 50, 6, 7, 8], 2, "s")]
-    assert told(*turn, events.CacheUnfinished("u", obs=events.PublishAnswer(8, []))).rule.id == "SESS-6"
+    assert found_on(*turn, events.CacheUnfinished("u", obs=events.PublishAnswer(8, []))).rule.id == "SESS-6"
     plain = prefilled("r", [9] * 9, 1)
-    assert told(*plain, events.CacheUnfinished("r", obs=events.PublishAnswer(4, []))).rule.id == "STORE-5"
+    assert found_on(*plain, events.CacheUnfinished("r", obs=events.PublishAnswer(4, []))).rule.id == "STORE-5"
 
 
 def test_len_3_is_blamed_only_for_less_than_what_is_protected() -> None:
@@ -788,7 +788,7 @@ def test_len_3_is_blamed_only_for_less_than_what_is_protected() -> None:
     later = [events.OpenSession("s"), *turn, events.Submit("u", [*range(9), 50, 6], "s")]
     for prefix_len, rule in ((4, "LEN-3"), (8, "SESS-2")):
         answer = events.MatchAnswer(prefix_len, 8, [])
-        assert told(*later, events.MatchPrefix("u", obs=answer)).rule.id == rule, prefix_len
+        assert found_on(*later, events.MatchPrefix("u", obs=answer)).rule.id == rule, prefix_len
 
 
 @pytest.mark.parametrize(
@@ -800,16 +800,16 @@ def test_len_3_is_blamed_only_for_less_than_what_is_protected() -> None:
 )
 def test_a_token_for_whom_a_launch_sampled_nothing_is_named(left: bool, tokens: dict[str, int], words: str) -> None:
     ops = [*prefilled("b", [3, 4], 1), *prefilled("a", [1, 2], 2)[:-1], *[events.Abort("a")] * left]
-    assert told(*ops, events.Complete(2, tokens, obs=events.CompleteAnswer())).what.endswith(f": {words}")
+    assert found_on(*ops, events.Complete(2, tokens, obs=events.CompleteAnswer())).what.endswith(f": {words}")
 
 
-def test_sess_3_is_judged_where_a_session_has_lent_something() -> None:
+def test_sess_3_is_checked_where_a_session_has_lent_something() -> None:
     turn = [*TURN, events.Finish("t"), *prefilled("u", [0, 1, 2, 3, 4, 50, 6], 2, "s")]
-    for ops, judged in ((prefilled("r", [9] * 5, 1), 0), (TURN, 0), (turn, 1)):
+    for ops, checked in ((prefilled("r", [9] * 5, 1), 0), (TURN, 0), (turn, 1)):
         model = Model(MEMORY)
         for op in copy.deepcopy([*ops, events.Report("busy")]):
             model.step(op)
-        assert model.state.checked["SESS-3"] == judged
+        assert model.state.checked["SESS-3"] == checked
 
 
 @pytest.mark.parametrize(("turns_count_as", "counted"), [("sessions", 1), ("requests", 0)])
@@ -833,7 +833,7 @@ def test_that_a_turn_counts_as_its_sessions_is_noted(turns_count_as: TurnsCountA
 def test_a_page_that_may_not_be_given_is_named_with_the_reason(pages: dict[str, Runs], words: str) -> None:
     waiting = [op for req in "ab" for op in (events.Submit(req, [1, 2]), events.MatchPrefix(req))]
     extend = events.Extend([("a", 2), ("b", 2)], obs=events.ExtendAnswer({"a": 0, "b": 1}, pages))
-    assert told(*waiting, extend).what == words
+    assert found_on(*waiting, extend).what == words
 
 
 def test_who_has_no_rows_is_never_short_of_one() -> None:
@@ -850,7 +850,9 @@ def test_who_has_no_rows_is_never_short_of_one() -> None:
 def test_what_is_refused_for_room_where_there_is_room_is_cap_1(short: str | None) -> None:
     refused = Refused("no", "OP-1", **({short: 1} if short else {}))
     extend = events.Extend([("r", 2)], refused=refused)
-    assert told(events.Submit("r", [1, 2]), events.MatchPrefix("r"), extend).rule.id == ("CAP-1" if short else "OP-1")
+    assert found_on(events.Submit("r", [1, 2]), events.MatchPrefix("r"), extend).rule.id == (
+        "CAP-1" if short else "OP-1"
+    )
 
 
 @pytest.mark.parametrize(
@@ -881,7 +883,7 @@ def test_a_refusal_for_room_says_what_is_needed_and_what_is_free(
         ([0, (1, 5)], "also [6]", "also [0]"),
     ],
 )
-def test_a_wrong_set_is_told_by_what_lacks_and_what_is_strange(pages: Runs, expected: str, observed: str) -> None:
+def test_a_wrong_set_is_reported_by_its_missing_and_extra_members(pages: Runs, expected: str, observed: str) -> None:
     model = Model(Config(2, 6, 2, 16))
     with pytest.raises(Violation) as raised:
         model.step(events.Snapshot(obs=events.SnapshotAnswer(free_pages=pages)))
@@ -901,7 +903,7 @@ def test_a_wrong_set_is_told_by_what_lacks_and_what_is_strange(pages: Runs, expe
 )
 def test_of_an_eviction_of_what_is_not_the_stores_the_page_is_named(pages: list[int], rule: str, words: str) -> None:
     ops = [*prefilled("a", [0, 1, 2, 3, 4], 1), events.Finish("a"), *prefilled("b", [7, 7, 7, 7, 7], 2)]
-    found = told(*ops, events.Evict(1, obs=events.EvictAnswer([*pages])))
+    found = found_on(*ops, events.Evict(1, obs=events.EvictAnswer([*pages])))
     assert (found.rule.id, found.what, found.observed) == (rule, words, pages)
 
 
@@ -909,7 +911,7 @@ def test_how_much_is_missing_is_asked_only_where_something_is() -> None:
     model = Model(MEMORY)
     for rule in ("OP-1", None):
         refused = Refused("not running", rule, pages_short=1, rows_short=2)
-        model.step(events.Decode(["nobody"], refused=refused))
+        model.step(events.Decode(["stranger"], refused=refused))
 
 
 def test_the_numbers_of_a_pool_run_from_one_to_its_size() -> None:
@@ -967,7 +969,7 @@ def test_a_chunk_within_a_page_has_nothing_to_put_off() -> None:
     assert model.lengths_of("r") == (8, 8, 8) and model.state.chosen["chunk not published"] == 0
 
 
-def test_a_set_of_pages_is_told_as_runs_and_singly_in_any_order() -> None:
+def test_a_set_of_pages_is_reported_as_runs_and_singly_in_any_order() -> None:
     model = Model(Config(2, 8, 2, 16))
     model.step(events.Snapshot(obs=events.SnapshotAnswer(free_pages=[(3, 6), 2, 1])))
     with pytest.raises(Violation, match="PAGE-1: the free pages: some are there twice") as raised:

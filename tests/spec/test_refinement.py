@@ -1,4 +1,4 @@
-"""The model refines the law: what its operations mean below never breaks it, and a model that is broken does."""
+"""The model refines the memory model: the events of its operations never break it, and those of a broken one do."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -27,14 +27,14 @@ LONGER = 300
 
 
 class Recording(Checker):
-    """A law that keeps what it was told."""
+    """A checker that keeps its events."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(pools(config))
-        self.told: list[Event] = []
+        self.reported: list[Event] = []
 
     def step(self, event: Event) -> list[Finding]:
-        self.told.append(event)
+        self.reported.append(event)
         return super().step(event)
 
 
@@ -46,11 +46,11 @@ def listening(config: Config) -> tuple[Model, Recording]:
 
 
 def meaning(model: Model, checker: Recording, op: events.Event) -> list[str]:
-    """What an operation means, in short: the events' names, with their pool or the slots that they use."""
-    checker.told.clear()
+    """The memory events of an operation, in short: their names, with their pool or the slots that they use."""
+    checker.reported.clear()
     model.step(op)
-    assert not [event for event in checker.told if half_told(event)]
-    return [_short(event) for event in checker.told]
+    assert not [event for event in checker.reported if half_reported(event)]
+    return [_short(event) for event in checker.reported]
 
 
 def _short(event: Event) -> str:
@@ -102,7 +102,7 @@ def test_what_the_operations_of_a_request_mean() -> None:
 def test_the_pools_have_the_sizes_of_the_config(pool: str, last: int) -> None:
     config = Config(2, 8, 2, 16, sliding_window=2, num_window_pages=6, num_states=5)
     first = 0 if pool == "rows" else 1
-    invented = () if pool == "sides" else (-1,)  # numbers that no answer told
+    invented = () if pool == "sides" else (-1,)  # numbers that no answer reported
     assert Checker(pools(config)).step(Take("a", pool, [*{first, last, *invented}])) == []
     for page in (first - 1 if first else last + 1, last + 1):
         (found,) = Checker(pools(config)).step(Take("a", pool, [page]))
@@ -188,7 +188,7 @@ def test_who_reads_behind_a_window_side_that_is_gone_reads_padding() -> None:
         model.step(launch)
 
 
-def test_whoever_has_locked_a_prefix_pins_its_state_when_it_comes() -> None:
+def test_a_holder_that_has_locked_a_prefix_pins_its_state_when_it_comes() -> None:
     model, checker = listening(Config(2, 16, 4, 16, num_states=7))
     for req, launch in (("a", 1), ("b", 2)):
         for op in (*prefill(req, [1, 2, 3], launch), events.Complete(launch, {req: 4})):
@@ -200,7 +200,7 @@ def test_whoever_has_locked_a_prefix_pins_its_state_when_it_comes() -> None:
     assert meaning(model, checker, events.CacheUnfinished("b")).count("pin states [7]") == 2
 
 
-def test_a_copy_of_a_model_is_judged_on_its_own() -> None:
+def test_a_copy_of_a_model_is_checked_on_its_own() -> None:
     model = Model(Config(2, 8, 2, 16), checker=Checker)
     for op in prefill("a", [1, 2, 3], 1):
         model.step(op)
@@ -225,7 +225,7 @@ def walk(model: Model, draw: RandomDraw, *, books: bool = True, steps: int = STE
         yield model.state
 
 
-def half_told(event: Event) -> bool:
+def half_reported(event: Event) -> bool:
     """Whether the model, which knows all of it, leaves out what an event may leave out."""
     match event:
         case Map(holder=None) | Unmap(table=None) | Drop(keys=None):
@@ -243,7 +243,7 @@ def half_told(event: Event) -> bool:
 
 
 def broken_rules(config: Config | None = None, *, books: bool = True, broken: bool = False) -> Iterator[str]:
-    """Walk with the law until it finds something; what is found, for each walk that does. A broken model may trip."""
+    """Walk with the checker until a finding; the findings, for each walk that has one. A broken model may raise."""
     steps = LONGER if broken else STEPS
     for seed in SEEDS:
         draw = RandomDraw(seed)
@@ -252,9 +252,9 @@ def broken_rules(config: Config | None = None, *, books: bool = True, broken: bo
         try:
             for _ in walk(model, draw, books=books, steps=steps):
                 pass
-            if not model.state.config.num_states:  # of states the law is not reported what is in them
-                yield from (f"{rule} unjudged" for rules in checker.unchecked.values() for rule in rules)
-            yield from (f"half told: {event}" for event in checker.told if half_told(event))
+            if not model.state.config.num_states:  # the content of states is not reported to the checker
+                yield from (f"{rule} unchecked" for rules in checker.unchecked.values() for rule in rules)
+            yield from (f"half reported: {event}" for event in checker.reported if half_reported(event))
         except Violation as violation:
             yield violation.rule.id
         except KeyError:
@@ -263,12 +263,12 @@ def broken_rules(config: Config | None = None, *, books: bool = True, broken: bo
 
 
 @pytest.mark.slow
-def test_no_step_that_conforms_breaks_the_law() -> None:
+def test_no_step_that_conforms_breaks_the_memory_model() -> None:
     assert list(broken_rules()) == []
 
 
 @pytest.mark.slow
-def test_walks_reach_what_the_law_is_about() -> None:
+def test_walks_reach_all_rules_of_the_memory_model() -> None:
     met: set[str] = set()
     for seed in range(60):  # one walk of them revives a tombstone
         draw = RandomDraw(seed)
@@ -277,8 +277,8 @@ def test_walks_reach_what_the_law_is_about() -> None:
         for op in proposals(model.state, draw, STEPS, drawn):
             with suppress(Refusal):
                 model.step(op)
-            met |= {f"{_short(event).partition(' [')[0].partition(':')[0]}" for event in checker.told}
-            checker.told.clear()
+            met |= {f"{_short(event).partition(' [')[0].partition(':')[0]}" for event in checker.reported}
+            checker.reported.clear()
     for kind in ("publish", "drop", "take", "release"):
         assert {f"{kind} pages", f"{kind} window", f"{kind} states"} <= met, kind
     assert {"share pages", "share window", "pin states"} <= met
@@ -328,12 +328,12 @@ BROKEN_MODELS: list[tuple[str, object, str, object, set[str]]] = [
     ("a freed page keeps its owner", WatchedState, "release_private", _keep_the_owner, {"MEM-COUNT"}),
     ("a page is not let go by who leaves", WatchedState, "release_private", _release_without_a_word, {"MEM-LEAK"}),
 ]
-"""What is wrong, what is put in the place of what, and what the law says."""
+"""The mistake, the text and its replacement, and the rule of the memory model that is broken."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("what", "where", "name", "wrong", "found"), BROKEN_MODELS)
-def test_a_broken_model_breaks_the_law(
+def test_a_broken_model_breaks_the_memory_model(
     what: str, where: object, name: str, wrong: object, found: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(where, name, wrong)
@@ -343,7 +343,7 @@ def test_a_broken_model_breaks_the_law(
         rules.add(rule)
         if found <= rules:
             return
-    pytest.fail(f"the law says {rules}")
+    pytest.fail(f"the memory checker says {rules}")
 
 
 def carried_out(writes_on: str, config: Config, operations: list[events.Event]) -> Model:
@@ -396,8 +396,8 @@ def check_written(state: NotedState) -> None:
         assert {slot: written(state, "rows", held.row)[slot] for slot in slots} == slots
     if state.config.sliding_window:
         sides = {page - 1: str(side) for page, side in state.window_of.items() if page > 0}
-        told = written(state, "sides", 1)
-        assert told == dict.fromkeys(told, "0") | sides
+        reported = written(state, "sides", 1)
+        assert reported == dict.fromkeys(reported, "0") | sides
 
 
 def test_rows_and_window_sides_hold_what_the_books_say() -> None:
@@ -415,10 +415,10 @@ def test_rows_and_window_sides_hold_what_the_books_say() -> None:
 
 def test_tombstones_that_give_way_are_withdrawn_by_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages 1 and 2 of the store give way to b's 6 and 7, which have their window sides."""
-    step, told = Checker.step, list[Event]()
+    step, reported = Checker.step, list[Event]()
 
     def noted(checker: Checker, event: Event) -> list[Finding]:
-        told.append(event)
+        reported.append(event)
         return step(checker, event)
 
     monkeypatch.setattr(Checker, "step", noted)
@@ -426,17 +426,17 @@ def test_tombstones_that_give_way_are_withdrawn_by_their_names(monkeypatch: pyte
     obs = events.PublishAnswer(8, [1, 2], [])
     model.step(events.CacheUnfinished("b", obs=obs))
     check_written(model.state)
-    assert not [event for event in told if half_told(event)]
-    assert [event.pages for event in told if isinstance(event, Drop) and event.pool == "pages"] == [[1], [2]]
+    assert not [event for event in reported if half_reported(event)]
+    assert [event.pages for event in reported if isinstance(event, Drop) and event.pool == "pages"] == [[1], [2]]
 
 
-def test_of_pages_that_take_the_place_of_duplicates_all_is_told() -> None:
+def test_of_pages_that_take_the_place_of_duplicates_all_is_reported() -> None:
     config, operations = publish_in_flight(Config(2, 8, 3, 16, sliding_window=4, num_window_pages=8))
     model, checker = listening(config)
     for op in operations:
         model.step(op)
-    assert [event.pages for event in checker.told if isinstance(event, Map) and event.table == "table 2"][-1] == [1]
-    assert not [event for event in checker.told if half_told(event)]
+    assert [event.pages for event in checker.reported if isinstance(event, Map) and event.table == "table 2"][-1] == [1]
+    assert not [event for event in checker.reported if half_reported(event)]
 
 
 def row_handed_on() -> tuple[Config, list[events.Event]]:

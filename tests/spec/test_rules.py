@@ -32,7 +32,7 @@ def test_each_name_is_that_of_one_rule() -> None:
     assert len({rule.name for rule in ALL_RULES.values()}) == len(ALL_RULES)
 
 
-def test_the_rules_of_the_law_come_first() -> None:
+def test_the_rules_of_the_memory_model_come_first() -> None:
     assert [*MEMORY_RULES, *RULES] == [*ALL_RULES]
 
 

@@ -1,4 +1,4 @@
-"""What findings of the model say, whole: the rule, the sentence, what was expected, and what was observed."""
+"""Findings of the model, whole: the rule, the sentence, what was expected, and what was observed."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ WINDOW = Config(4, 16, 3, 64, sliding_window=4, num_window_pages=16)
 STATES = Config(4, 16, 3, 64, num_states=8)
 PROMPT = list(range(9))
 
-Told = tuple[str, str, object, object]
+Reported = tuple[str, str, object, object]
 
 
 def after(config: Config, *ops: events.Event) -> Model:
@@ -25,8 +25,8 @@ def after(config: Config, *ops: events.Event) -> Model:
     return model
 
 
-def said(config: Config, *ops: events.Event) -> Told:
-    """What the last operation breaks."""
+def said(config: Config, *ops: events.Event) -> Reported:
+    """The finding on the last operation."""
     *before, last = ops
     model = after(config, *before)
     with pytest.raises(Violation) as raised:
@@ -67,10 +67,10 @@ def test_what_is_due_and_refused(refused: Refused, rule: str, reason: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("told", "rule"), [("OP-1", "OP-1"), ("SESS-6", "SESS-6"), ("SESS-1", "SESS-1"), (None, "SESS-1")]
+    ("reported", "rule"), [("OP-1", "OP-1"), ("SESS-6", "SESS-6"), ("SESS-1", "SESS-1"), (None, "SESS-1")]
 )
-def test_a_turn_that_is_due_and_refused_breaks_what_it_was_refused_for(told: str | None, rule: str) -> None:
-    submit = events.Submit("t", [1], "s", refused=Refused("no", told))
+def test_a_turn_that_is_due_and_refused_breaks_what_it_was_refused_for(reported: str | None, rule: str) -> None:
+    submit = events.Submit("t", [1], "s", refused=Refused("no", reported))
     assert said(PLAIN, events.OpenSession("s"), submit)[0] == rule
 
 
@@ -82,16 +82,16 @@ def test_what_must_be_refused_and_is_carried_out() -> None:
     assert said(PLAIN, *gone, events.Retract("r", obs=ReleaseAnswer([2]))) == ("PAGE-1", freed, None, [2])
 
 
-def test_how_many_pages_go_back_is_judged_where_their_numbers_were_never_told() -> None:
-    untold = events.Extend([("r", 9)], obs=events.ExtendAnswer())
+def test_how_many_pages_go_back_is_checked_where_their_numbers_were_never_reported() -> None:
+    unreported = events.Extend([("r", 9)], obs=events.ExtendAnswer())
     abort = events.Abort("r", obs=ReleaseAnswer([(1, 2)]))
-    assert said(PLAIN, *waiting("r"), untold, abort) == ("PAGE-1", "the number of freed pages is wrong", 3, 2)
+    assert said(PLAIN, *waiting("r"), unreported, abort) == ("PAGE-1", "the number of freed pages is wrong", 3, 2)
 
 
 def test_a_cursor_that_moves_on_too_far() -> None:
     evict = events.SwaEvict("r", obs=events.SwaEvictAnswer(8, [(1, 2)]))
-    told = said(WINDOW, *running(), evict)
-    assert told == ("SWA-2", "the window of r was evicted up to 8", "a page border in 0..4", 8)
+    reported = said(WINDOW, *running(), evict)
+    assert reported == ("SWA-2", "the window of r was evicted up to 8", "a page border in 0..4", 8)
 
 
 @pytest.mark.parametrize(
@@ -123,11 +123,11 @@ def test_what_a_slot_has_in_place_of_the_state_that_is_used() -> None:
         *waiting("r"),
         events.Extend([("r", 9)], obs=events.ExtendAnswer({"r": 0}, {"r": [1, 2, 3]}, None, {"r": [1, 2, 3]}, {})),
     ]
-    told: list[events.Event] = [*prompt, events.Launch(1, ["r"]), events.Complete(1, {"r": 50}), seen(1, {8: 2})]
+    reported: list[events.Event] = [*prompt, events.Launch(1, ["r"]), events.Complete(1, {"r": 50}), seen(1, {8: 2})]
     what = "r keeps in state slot 3, which does not have the state after 8 tokens"
-    assert said(STATES, *told, seen(1, {8: 3})) == ("DATA-2", f"request {what}", 2, "no state")
+    assert said(STATES, *reported, seen(1, {8: 3})) == ("DATA-2", f"request {what}", 2, "no state")
     what = "request r keeps in state slot 1, which does not have the state after 8 tokens"
-    assert said(STATES, *told, seen(1, {8: 1})) == ("DATA-2", what, 2, "the state after 9 tokens")
+    assert said(STATES, *reported, seen(1, {8: 1})) == ("DATA-2", what, 2, "the state after 9 tokens")
 
 
 def test_the_states_at_borders_that_a_turn_goes_back_to_or_behind_stay_known() -> None:
@@ -169,7 +169,7 @@ def test_a_page_s_owner_in_words() -> None:
     assert {owner_name(session, owner) for owner in session.owner.values()} == {"the slot of session s"}
 
 
-def test_each_request_that_speculates_ahead_is_judged() -> None:
+def test_each_request_that_speculates_ahead_is_checked() -> None:
     both = [*running("a"), *running("b", 2), events.Decode(["a", "b"], 2), events.Launch(3, ["a", "b"])]
     model = after(PLAIN, *both, events.Complete(3))
     before = model.state.checked["SPEC-2"]
@@ -177,7 +177,7 @@ def test_each_request_that_speculates_ahead_is_judged() -> None:
     assert model.state.checked["SPEC-2"] == before + 2
 
 
-def test_a_window_that_is_left_while_publishing_is_judged_each_time() -> None:
+def test_a_window_that_is_left_while_publishing_is_checked_each_time() -> None:
     model = Model(WINDOW)
     for launch, req in enumerate("ab", 1):
         for op in running(req, launch, [launch] * 13):
@@ -187,18 +187,18 @@ def test_a_window_that_is_left_while_publishing_is_judged_each_time() -> None:
         assert model.state.checked["SWA-2"] == before + 1
 
 
-@pytest.mark.parametrize("told", [True, False])
-def test_at_its_end_a_request_gives_the_slot_that_has_kept_the_border(told: bool) -> None:
-    """Whether the model itself says which, or an engine tells nothing of states."""
+@pytest.mark.parametrize("reported", [True, False])
+def test_at_its_end_a_request_gives_the_slot_that_has_kept_the_border(reported: bool) -> None:
+    """Whether the model itself says which, or an engine reports nothing of states."""
     model = after(STATES, *running())
     (record,) = model.state.records
     kept, states = slot_keeping(model.state, record, 8), model.state.records[record].states
     assert kept is not None and kept != states[-1]
-    model.step(events.Finish("r", obs=None if told else ReleaseAnswer([3])))
+    model.step(events.Finish("r", obs=None if reported else ReleaseAnswer([3])))
     assert [*model.state.store.states.values()] == [kept]
 
 
-def test_what_is_evicted_is_told_of_the_pools_that_there_are() -> None:
+def test_evicted_pages_are_reported_of_the_pools_that_there_are() -> None:
     for config, windows, states in ((PLAIN, None, None), (WINDOW, [], None), (STATES, None, [])):
         model, evict = Model(config), events.Evict(1)
         model.step(evict)

@@ -117,7 +117,7 @@ def test_without_a_sliding_window_a_lock_reaches_no_window_side() -> None:
     assert store.reach == 0 and not store.window_pins and store.state_pins == {1: 1}
 
 
-def test_a_hole_is_told_with_those_that_need_the_page_still() -> None:
+def test_a_hole_is_reported_with_the_requests_that_still_need_the_page() -> None:
     store = PrefixStore(0)
     store.insert(ROOT, [b"a"], [7])
     for page, longer in ((1, b"ab"), (2, b"ac"), (3, b"ad")):

@@ -1,4 +1,4 @@
-"""Answers to try on the model in a given state: the right one changed in every way that somebody could get it wrong.
+"""Answers to try on the model in a given state: the right one changed in every way in which it could be wrong.
 
 Each comes with a few words that say what was changed. There is no chance in here: the same state gives the same tries
 in the same order.
@@ -29,19 +29,19 @@ from kvspec.pages import Runs, compress, expand
 
 T = TypeVar("T")
 Change = tuple[str, T]
-"""What was changed, and the outcome."""
+"""The change, and the outcome."""
 
 STRANGER = "stranger"
-"""A request or a session that nobody has heard of."""
+"""A request or a session that is unknown."""
 
 
 class Pool(NamedTuple):
-    """One of the pools whose numbers are told."""
+    """One of the pools whose numbers are reported."""
 
     thing: str
     size: int
     kind: Callable[[State, int], str]
-    """What one of its numbers is, in words."""
+    """The name of one of its numbers, in words."""
 
 
 def _pages(state: State) -> Pool:
@@ -122,7 +122,7 @@ def _state_kind(state: State, slot: int) -> str:
 
 
 def listed(state: State, name: str, right: Runs) -> Iterator[Change[Runs]]:
-    """Changes of a list of numbers, told as `name`."""
+    """Changes of a list of numbers, reported as `name`."""
     pool, numbers = POOLS[name](state), expand(right)
     thing = pool.thing
     if numbers:
@@ -191,15 +191,15 @@ def _row_kind(state: State, row: int) -> str:
 
 def figures(state: State, right: Figures) -> Iterator[Change[Figures]]:
     """Figures off by a little, and what typical mistakes make of them: each with and without its neighbours."""
-    told = {name: value for name, value in asdict(right).items() if value is not None}
+    reported = {name: value for name, value in asdict(right).items() if value is not None}
     page = state.config.page_size
-    for name, value in told.items():
+    for name, value in reported.items():
         yield f"{name} not reported", replace(right, **{name: None})
         yield f"{name} one more", replace(right, **{name: value + 1})
         yield f"{name} one less", replace(right, **{name: value - 1})
     lent = [request.record for request in state.requests.values() if request.resumed and request.record is not None]
     held = sum(held_tokens(state.lengths[record], page) for record in lent)
-    withheld = told["rows_withheld"]
+    withheld = reported["rows_withheld"]
     mistakes: dict[str, dict[str, int]] = {
         "withheld rows counted as free": {"rows_withheld": -withheld, "rows_available": withheld},
         "one row too many free and one too few withheld": {"rows_withheld": -1, "rows_available": 1},
@@ -221,15 +221,15 @@ def figures(state: State, right: Figures) -> Iterator[Change[Figures]]:
         "a row of a slot too many": {"rows_sessions": 1},
         "a page and a row of a slot too many": {"session_held": page, "rows_sessions": 1},
     }
-    yield from _mistaken(right, told, mistakes)
+    yield from _mistaken(right, reported, mistakes)
     if state.config.sliding_window:
-        yield from _mistaken(right, told, _pool_mistakes("window", page), "window_")
+        yield from _mistaken(right, reported, _pool_mistakes("window", page), "window_")
     if state.config.num_states:
-        yield from _mistaken(right, told, _pool_mistakes("states", 1), "states_")
+        yield from _mistaken(right, reported, _pool_mistakes("states", 1), "states_")
 
 
 def _pool_mistakes(pool: str, unit: int) -> dict[str, dict[str, int]]:
-    """The mistakes of a hybrid pool's figures, which are told in units of so many."""
+    """The mistakes of a hybrid pool's figures, which are reported in units of so many."""
     protected, evictable = f"{pool}_protected", f"{pool}_evictable"
     return {
         f"{pool}: unlocked too early": {protected: -unit, evictable: unit},
@@ -239,16 +239,16 @@ def _pool_mistakes(pool: str, unit: int) -> dict[str, dict[str, int]]:
 
 
 def _mistaken(
-    right: Figures, told: dict[str, int], mistakes: dict[str, dict[str, int]], pool: str = ""
+    right: Figures, reported: dict[str, int], mistakes: dict[str, dict[str, int]], pool: str = ""
 ) -> Iterator[Change[Figures]]:
-    """What `mistakes` make of the figures of a pool: all of them told, and all but one."""
+    """The figures of a pool with each of `mistakes`: all of them reported, and all but one."""
     of_pool = [
-        name for name in told if (name.startswith(pool) if pool else not name.startswith(("window_", "states_")))
+        name for name in reported if (name.startswith(pool) if pool else not name.startswith(("window_", "states_")))
     ]
     for mistake, shifts in mistakes.items():
         if not any(shifts.values()):
             continue
-        wrong = replace(right, **{name: told[name] + shift for name, shift in shifts.items()})
+        wrong = replace(right, **{name: reported[name] + shift for name, shift in shifts.items()})
         yield mistake, wrong
         for name in of_pool:
             yield f"{mistake}; {name} not reported", replace(wrong, **{name: None})
@@ -258,19 +258,19 @@ def snapshots(state: State, right: SnapshotAnswer) -> Iterator[Change[SnapshotAn
     """Snapshots with one thing wrong."""
     for name in SnapshotAnswer.__struct_fields__:
         yield f"{name} not reported", replace(right, **{name: None})
-    for kind, told, others in (
+    for kind, reported, others in (
         ("requests", right.requests or {}, state.requests.keys() - (right.requests or {}).keys()),
         ("sessions", right.sessions or {}, state.sessions.keys() - (right.sessions or {}).keys()),
     ):
-        for name, view in told.items():
+        for name, view in reported.items():
             for change, wrong in _views(state, view):
-                yield f"{kind}, {name}: {change}", replace(right, **{kind: {**told, name: wrong}})
+                yield f"{kind}, {name}: {change}", replace(right, **{kind: {**reported, name: wrong}})
             yield (
                 f"{kind}, {name}: not there",
-                replace(right, **{kind: {other: kept for other, kept in told.items() if other != name}}),
+                replace(right, **{kind: {other: kept for other, kept in reported.items() if other != name}}),
             )
         for name in [*sorted(others), STRANGER]:
-            yield f"{kind}, {name}: there", replace(right, **{kind: {**told, name: HolderView(0, 0, 1, 1)}})
+            yield f"{kind}, {name}: there", replace(right, **{kind: {**reported, name: HolderView(0, 0, 1, 1)}})
     for change, rows in _rows(state, right.rows or {}):
         yield f"rows, {change}", replace(right, rows=rows)
     for kind in ("locks", "window_locks", "state_locks"):
@@ -297,11 +297,11 @@ def _locks(right: dict[int, int]) -> Iterator[Change[dict[int, int]]]:
         yield "one less", {**right, number: count - 1}
         yield "none", {other: kept for other, kept in right.items() if other != number}
         yield "on the next one", {other + (other == number): kept for other, kept in right.items()}
-    yield "on what nobody has locked", {**right, max(right, default=0) + 1: 1}
+    yield "on one that is not locked", {**right, max(right, default=0) + 1: 1}
 
 
 def _loose_rows(state: State, right: list[int]) -> Iterator[Change[Runs]]:
-    """Changes of rows that nobody holds."""
+    """Changes of rows without a holder."""
     if right:
         yield "none", []
         yield "the first missing", right[1:]
@@ -327,7 +327,7 @@ def _roles(state: State, view: HolderView) -> Iterator[Change[HolderView]]:
         yield "tracking not reported", replace(view, tracking=None)
     for border, slot in tracking.items():
         if border < (view.protected_len or 0):
-            continue  # nobody goes back there
+            continue  # no request goes back there
         others = {other: kept for other, kept in tracking.items() if other != border}
         yield "a border not kept", replace(view, tracking=others)
         yield "a border a token later", replace(view, tracking={**tracking, border + 1: slot})
@@ -435,10 +435,10 @@ def _new(
             yield change, replace(right, rows=rows)
     names = list(dict(op.reqs)) if isinstance(op, events.Extend) else list(getattr(op, "reqs", ()))
     for part in ("pages", "window_pages", "states"):
-        told = getattr(right, part, None)
-        if told is not None:
+        reported = getattr(right, part, None)
+        if reported is not None:
             yield f"{part} not reported", replace(right, **{part: None})
-            for change, wrong in given(state, part, told, names):
+            for change, wrong in given(state, part, reported, names):
                 yield change, replace(right, **{part: wrong})
 
 
@@ -550,11 +550,11 @@ def operations(state: State) -> Iterator[Event]:
     yield events.Submit("new", [1, *["page"] * 2])
     for req in [*state.requests, STRANGER]:
         yield from _on_one(state, req)
-    everybody = list(state.requests)
-    if everybody:
-        yield events.Submit(everybody[0], [1])
-        yield events.Decode(everybody)
-        yield events.Decode([everybody[0]] * 2)
+    all_running = list(state.requests)
+    if all_running:
+        yield events.Submit(all_running[0], [1])
+        yield events.Decode(all_running)
+        yield events.Decode([all_running[0]] * 2)
         yield events.Launch(98, [*state.prepared] * 2)
     yield events.Launch(98, list(state.prepared))
     ready = {

@@ -25,23 +25,23 @@ def changes(events: Sequence[MemoryEvent]) -> Iterator[list[MemoryEvent]]:
         yield before + after
         yield [*before, event, event, *after]
         yield [*before, *after[:1], event, *after[1:]]
-        told = json.loads(msgspec.json.encode(event))
-        if "stream" in told:
-            yield [*before, _event.decode(json.dumps(told | {"stream": "another"})), *after]
-        for other in relabelled(told):
+        encoded = json.loads(msgspec.json.encode(event))
+        if "stream" in encoded:
+            yield [*before, _event.decode(json.dumps(encoded | {"stream": "another"})), *after]
+        for other in relabelled(encoded):
             yield [*before, _event.decode(json.dumps(other)), *after]
 
 
-def relabelled(told: Any) -> Iterator[Any]:
+def relabelled(encoded: Any) -> Iterator[Any]:
     """The same with one label changed."""
-    items = told.items() if isinstance(told, dict) else enumerate(told) if isinstance(told, list) else ()
+    items = encoded.items() if isinstance(encoded, dict) else enumerate(encoded) if isinstance(encoded, list) else ()
     for key, value in items:
         changed = [["other", *value[1:]]] if key == "labels" else relabelled(value)
         for one in changed:
-            if isinstance(told, dict):
-                yield told | {key: one}
+            if isinstance(encoded, dict):
+                yield encoded | {key: one}
             else:
-                yield [*told[:key], one, *told[key + 1 :]]
+                yield [*encoded[:key], one, *encoded[key + 1 :]]
 
 
 def broken(pools: dict[str, Pool], events: list[MemoryEvent]) -> set[str]:

@@ -1,4 +1,4 @@
-"""Every law there is: what is to be found of events, each must find. And the proofs' text, about plain numbers."""
+"""Both memory checkers: each must have every expected finding. And the proofs' text, about plain numbers."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,10 +12,10 @@ from kvspec.memory.proofs import books, moves, page, terms
 from tests.spec.memory.once import Once
 from tests.spec.memory.scenarios import POOLS, Found
 
-LAWS: dict[str, MakeChecker] = {"plain": Once, "fast": Checker}
+CHECKERS: dict[str, MakeChecker] = {"plain": Once, "fast": Checker}
 
 
-@pytest.fixture(params=[*LAWS.values()], ids=[*LAWS])
+@pytest.fixture(params=[*CHECKERS.values()], ids=[*CHECKERS])
 def checker(request: pytest.FixtureRequest) -> MakeChecker:
     made: MakeChecker = request.param
     return made

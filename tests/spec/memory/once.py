@@ -1,4 +1,4 @@
-"""The plain law, which leaves out what was told before: the fast one looks again only where something changed."""
+"""The plain checker without repeated findings: the fast one looks again only where something changed."""
 
 from collections.abc import Collection, Mapping
 
@@ -10,14 +10,14 @@ from kvspec.rules import rule_of
 
 
 class Once(Checker):
-    """What is read through a table is told once for a stream: again only after it was right."""
+    """A wrong read through a table is reported once for a stream: again only after a right one."""
 
     def __init__(self, pools: Mapping[str, Pool]) -> None:
         super().__init__(pools)
         self.open: set[tuple[object, ...]] = set()
-        """What was found wrong at the last use of a position through a table, by stream."""
+        """The findings at the last use of a position through a table, by stream."""
         self.repeated: list[Finding] = []
-        """What the last event breaks besides, and was told before."""
+        """The rules that the last event breaks besides, and that were reported before."""
         self.parts: list[Part] = []
         """Of the use at hand."""
 
@@ -30,7 +30,7 @@ class Once(Checker):
         return self.parts
 
     def report(self, use: Use, part: Part, wrong: Mapping[str, Collection[int]]) -> bool:
-        """What is found of a write need not be told of its stream's reads either."""
+        """A finding on a write need not be reported of its stream's reads either."""
         assert isinstance(self.event, Begin | End)
         event = self.order.begun[self.order.named[self.event.id]]
         reads = not any(use is written for written in (*event.writes, *(to for _, to in event.copies)))
@@ -44,10 +44,10 @@ class Once(Checker):
             through = use.table is not None and not (reads and use.labels)
             lenient = rule == "MEM-WRITTEN/unwritten" and any(use is source for source, _ in event.copies)
             if through and reads and slots and bad <= self.open:
-                told = len(self.findings)
+                before = len(self.findings)
                 super().report(use, part, {rule: slots})
-                self.repeated += self.findings[told:]
-                del self.findings[told:]
+                self.repeated += self.findings[before:]
+                del self.findings[before:]
             else:
                 new[rule] = slots
             if through and (slots or not lenient):

@@ -1,4 +1,4 @@
-"""Events told to a law: stories that break a rule once, the same done right, and what nobody can mean."""
+"""Events for a memory checker: scenarios that break a rule once, the same done right, and malformed ones."""
 
 from collections.abc import Callable
 from typing import Any
@@ -117,7 +117,7 @@ def plan(writer: str) -> Publish:
 
 
 PAIRS = [(of("a", 1), of("a", 2)), (of("a", 2), of("a", 1))]
-"""Pages 1 and 2 change places, told as two copies."""
+"""Pages 1 and 2 change places, reported as two copies."""
 
 
 BROKEN: dict[str, tuple[list[Event], tuple[str, int]]] = {

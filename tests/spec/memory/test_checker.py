@@ -1,4 +1,4 @@
-"""Each rule of the law on the fewest events that break it, beside the same events done right; for every law."""
+"""Each rule of the memory model on the fewest events that break it, beside the same events done right; for both."""
 
 import pytest
 
@@ -26,20 +26,20 @@ from tests.spec.memory.scenarios import BROKEN, POOLS, RIGHT, Found, copy, mappe
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_story_breaks_a_rule_once(checker: MakeChecker, name: str) -> None:
+def test_a_scenario_breaks_a_rule_once(checker: MakeChecker, name: str) -> None:
     events, due = BROKEN[name]
     watching = checker(POOLS)
     assert [(finding.code, finding.event) for event in events for finding in watching.step(event)] == [due]
 
 
-def test_each_code_has_a_story(checker: MakeChecker) -> None:
-    """A free page that is published breaks two promises at once, so it is no story of one finding."""
+def test_each_code_has_a_scenario(checker: MakeChecker) -> None:
+    """A free page that is published breaks two promises at once, so it is no scenario of one finding."""
     published = {finding.code for finding in checker(POOLS).step(Publish("kv", [1], ["k"]))}
     assert published == {"MEM-NAME/free", "MEM-NAME/unwritten"}
     assert {code for _, (code, _) in BROKEN.values()} | published == CODES.keys()
 
 
-OF_NOBODY = (
+WITHOUT_A_REQUEST = (
     "MEM-COUNT",
     "MEM-NAME",
     "MEM-OVERWRITE",
@@ -49,7 +49,7 @@ OF_NOBODY = (
     "MEM-RESERVE",
     "MEM-FAILED",
 )
-"""Rules that are about a page, or an operation, whoever has it."""
+"""Rules that are about a page, or an operation, whatever holder has it."""
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -68,7 +68,7 @@ def test_a_finding_has_the_holder_that_it_speaks_of(checker: MakeChecker, name: 
             tables[event.table] = event.holder
         for finding in watching.step(event):
             due = "a" if isinstance(event, Idle | End) else holder_of(event)
-            assert finding.holder == (None if finding.rule in OF_NOBODY else due)
+            assert finding.holder == (None if finding.rule in WITHOUT_A_REQUEST else due)
 
 
 def test_a_finding_says_where_it_was_and_what_was_found(checker: MakeChecker) -> None:
@@ -77,7 +77,7 @@ def test_a_finding_says_where_it_was_and_what_was_found(checker: MakeChecker) ->
     assert (finding.code, finding.page, finding.holder) == ("MEM-RELEASE/not-held", 3, "a")
 
 
-def test_who_has_read_and_is_complete_when_a_write_fails_has_been_judged(found: Found) -> None:
+def test_a_complete_reader_is_not_checked_again_when_a_write_fails(found: Found) -> None:
     """It raced with the write; what it computed has left it already."""
     load = Begin(1, "t", writes=[of("a", 1)])
     step = Begin(2, "s", [of("a", 1)], [of("a", 2)])
@@ -109,10 +109,10 @@ def test_who_is_to_write_a_page_passes_that_on_with_it_and_not_with_a_pin(found:
     assert found(*planned, *passed_on) == [("MEM-NAME", 5)]
 
 
-def test_padding_is_not_copied_and_is_read_for_nobody_alone(found: Found) -> None:
+def test_padding_is_not_copied_and_is_read_without_a_request_alone(found: Found) -> None:
     assert found(take("a", 1), Begin(1, "s", copies=[(of(None, 8), of("a", 1))])) == [("MEM-USE", 2)]
     assert found(Begin(1, "s", [of(None, 8)])) == []
-    assert found(Begin(1, "s", [of(None, 8, label="x")])) == [("MEM-USE", 1)], "who means to find something is somebody"
+    assert found(Begin(1, "s", [of(None, 8, label="x")])) == [("MEM-USE", 1)], "a use that names a label has a holder"
 
 
 def test_a_copy_of_what_is_meant_to_be_there_finds_it(found: Found) -> None:
@@ -122,7 +122,7 @@ def test_a_copy_of_what_is_meant_to_be_there_finds_it(found: Found) -> None:
     assert found(take("a", 1), copy(1, Use(None, "disk", ["k"]), of("a", 1, stop=1))) == [("MEM-WRITTEN", 2)]
 
 
-def test_worthless_results_are_delivered(found: Found) -> None:
+def test_tainted_results_are_delivered(found: Found) -> None:
     load = Begin(1, "t", writes=[of("a", 1)])
     step = Begin(2, "s", [of("a", 1)], [of("a", 2)], after=[1])
     failed: list[Event] = [take("a", 1, 2), load, step, End(1, unwritten=[of("a", 1)])]
@@ -146,7 +146,7 @@ def test_a_copy_that_fails_taints_its_readers_even_where_nothing_is_known_of_its
     assert [finding.code for event in events for finding in watching.step(event)] == ["MEM-DELIVER/tainted"]
 
 
-def test_a_result_is_worthless_as_long_as_a_host_takes_it_to_be_in_flight(found: Found) -> None:
+def test_a_result_is_tainted_as_long_as_a_host_takes_it_to_be_in_flight(found: Found) -> None:
     """One host sees the load end behind the step, then that it failed; of the step another host knows nothing."""
     load, step = Begin(1, "s", writes=[of("a", 1)]), Begin(2, "s", [of("a", 1)])
     seen: list[Event] = [take("a", 1), load, step, End(2), End(1, unwritten=[of("a", 1)]), Deliver(2, "a")]
@@ -164,7 +164,7 @@ def test_padding_is_a_page_and_no_slot(checker: MakeChecker) -> None:
 
 
 @pytest.mark.parametrize("over", [write(3, "b", 2), copy(3, of("b", 3), of("b", 2))])
-def test_what_is_written_over_worthless_results_is_not_worthless(found: Found, over: Begin) -> None:
+def test_a_write_over_tainted_results_is_not_tainted(found: Found, over: Begin) -> None:
     """The run that was to read the load is thrown out, and another one has its page, when it fails."""
     load = Begin(1, "t", writes=[of("a", 1)])
     step = Begin(2, "s", [of("a", 1)], [of("a", 2)], after=[1])
@@ -201,7 +201,7 @@ def test_a_slot_after_content_of_another_place_has_its_own(found: Found) -> None
     assert found(*events, Begin(4, "u", [Use("t", stop=1)], after=[3])) == [("MEM-CONTENT", 6)]
 
 
-def test_a_slot_after_worthless_content_is_none(found: Found) -> None:
+def test_a_slot_after_tainted_content_is_none(found: Found) -> None:
     events: list[Event] = [
         take("a", 1, 2),
         table("t", "a", 2),
@@ -219,7 +219,7 @@ def test_right(found: Found, name: str) -> None:
     assert found(*RIGHT[name]) == []
 
 
-def test_a_finding_on_a_page_is_told_once(found: Found) -> None:
+def test_a_finding_on_a_page_is_reported_once(found: Found) -> None:
     """A wrong read of a table is not reported again at each step."""
     steps = [Begin(id, "s", [Use(table="t")]) for id in range(2, 6)]
     broken: list[Event] = [take("a", 1), write(1, "a", 1, "x"), table("t", "a", 1, labels=["y"]), *steps]
@@ -276,7 +276,7 @@ def test_one_pass_sees_its_own_writes_in_one_pool_and_not_in_the_other(
     )
 
 
-def test_worthless_content_is_worthless_where_it_is_copied_to_another_slot(found: Found) -> None:
+def test_tainted_content_is_tainted_where_it_is_copied_to_another_slot(found: Found) -> None:
     failed: list[Event] = [
         take("a", 1, 2),
         Begin(1, "t", writes=[of("a", 1)]),
@@ -290,7 +290,7 @@ def test_worthless_content_is_worthless_where_it_is_copied_to_another_slot(found
     assert found(*failed, Deliver(4, "b")) == [("MEM-DELIVER", 9)]
 
 
-def test_a_copy_that_says_what_it_brings_is_not_worthless_where_its_operation_wrote_before(found: Found) -> None:
+def test_a_copy_that_names_its_content_is_not_tainted_where_its_operation_wrote_before(found: Found) -> None:
     """One operation writes a page for `b` of what it did not find, and copies something else there, for `a`."""
     both: list[Event] = [take("b", 1, 2), Share("a", "kv", [2]), take("a", 3), write(1, "a", 3, "x")]
     step = Begin(2, "s", [of("b", 1)], [of("b", 2)], [(of("a", 3), of("a", 2, label="x"))], reads_own_writes=False)
@@ -318,9 +318,9 @@ def test_a_copy_of_nothing_is_no_write_of_the_same(found: Found) -> None:
     ]
 
 
-def test_what_a_lane_is_told_to_write_counts_beside_one_that_is_not_told(found: Found) -> None:
+def test_a_labelled_write_counts_beside_one_without_a_label(found: Found) -> None:
     """Of two copies over them the second brings something else."""
-    lanes, source = [of("a", 1, label="x"), of("a", 1)], of("a", 2)
+    targets, source = [of("a", 1, label="x"), of("a", 1)], of("a", 2)
     copies = [(source, of("a", 1, label="x")), (source, of("a", 1, label="y"))]
-    both = [take("a", 1, 2), write(1, "a", 2), Begin(2, "s", writes=lanes, copies=copies)]
+    both = [take("a", 1, 2), write(1, "a", 2), Begin(2, "s", writes=targets, copies=copies)]
     assert found(*both) == [("MEM-RACE", 3)]

@@ -1,4 +1,4 @@
-"""After a finding a law goes on from what must be, and tells what is new, once; for every law."""
+"""After a finding a checker goes on from the right state, and reports new findings once; for both checkers."""
 
 import pytest
 
@@ -54,29 +54,29 @@ def test_a_pin_that_is_passed_on_is_a_pin(found: Found) -> None:
     assert found(*passed, write(2, "a", 1, "y"), Release("a", "kv", [1]), Release("q", "kv", [1]), EndHolder("p")) == []
 
 
-def test_a_difference_is_told_when_it_appears_and_whenever_it_changes(found: Found) -> None:
+def test_a_difference_is_reported_when_it_appears_and_whenever_it_changes(found: Found) -> None:
     figures = [7, 5, 5, 4, 4, 7, 4, 7]
-    told = found(*[Count("kv", free=free) for free in figures])
-    assert told == [("MEM-COUNT", number) for number in (2, 4, 7)]
-    mended = [Count("kv", free=6), take("a", 1), Count("kv", free=5), Count("kv", free=4)]
-    assert found(*mended) == [("MEM-COUNT", 1), ("MEM-COUNT", 4)]
+    reported = found(*[Count("kv", free=free) for free in figures])
+    assert reported == [("MEM-COUNT", number) for number in (2, 4, 7)]
+    fixed = [Count("kv", free=6), take("a", 1), Count("kv", free=5), Count("kv", free=4)]
+    assert found(*fixed) == [("MEM-COUNT", 1), ("MEM-COUNT", 4)]
 
 
-def test_who_has_left_with_a_page_is_told_once_until_it_holds_another(found: Found) -> None:
+def test_a_holder_that_left_with_a_page_is_reported_once_until_it_holds_another(found: Found) -> None:
     left = [take("a", 1), EndHolder("a"), Idle()]
     assert found(*left) == [("MEM-LEAK", 2)]
     assert found(*left, take("a", 2), Idle()) == [("MEM-LEAK", 2), ("MEM-LEAK", 5)]
 
 
-@pytest.mark.parametrize("told", [True, False])
-def test_what_was_never_written_may_be_published_where_writes_are_not_told(checker: MakeChecker, told: bool) -> None:
-    watching = checker({"kv": Pool(writes_reported=told)})
+@pytest.mark.parametrize("reported", [True, False])
+def test_unwritten_pages_may_be_published_where_writes_are_not_reported(checker: MakeChecker, reported: bool) -> None:
+    watching = checker({"kv": Pool(writes_reported=reported)})
     events = [take("a", 1), Publish("kv", [1], ["k"], ["x"]), read(1, "a", 1)]
     findings = [finding.rule for event in events for finding in watching.step(event)]
-    assert findings == (["MEM-NAME", "MEM-WRITTEN"] if told else [])
+    assert findings == (["MEM-NAME", "MEM-WRITTEN"] if reported else [])
 
 
-def test_what_was_delivered_too_early_is_told_once(found: Found) -> None:
+def test_a_result_that_was_delivered_too_early_is_reported_once(found: Found) -> None:
     delivered = [take("a", 1), write(1, "a", 1), Deliver(1, "a"), End(1, "reads"), End(1)]
     assert found(*delivered) == [("MEM-DELIVER", 4)]
 
@@ -90,20 +90,20 @@ def test_a_promise_is_taken_up_page_by_page(found: Found) -> None:
 
 
 def test_a_copy_brings_what_was_there_whatever_a_table_means(found: Found) -> None:
-    """Only labels that the copy itself tells say what it brings."""
+    """Only labels that the copy itself reports say what it brings."""
     copied = [take("a", 1, 2), write(1, "a", 1, "x"), table("t", "a", 2, labels=["y"])]
     by_table = [*copied, Begin(2, "s", copies=[(of("a", 1), Use(table="t"))])]
     assert found(*by_table, read(3, "a", 2, "x")) == []
     assert found(*by_table, Begin(3, "s", [Use(table="t")])) == [("MEM-CONTENT", 5)]
-    told = Begin(2, "s", copies=[(of("a", 1), Use(table="t", labels=["y"]))])
-    assert found(*copied, told, Begin(3, "s", [Use(table="t")])) == []
+    reported = Begin(2, "s", copies=[(of("a", 1), Use(table="t", labels=["y"]))])
+    assert found(*copied, reported, Begin(3, "s", [Use(table="t")])) == []
 
 
 @pytest.mark.parametrize("reader", ["a", None])
-def test_what_is_computed_from_what_is_missing_is_worthless_wherever_it_is_written(
+def test_a_result_computed_from_missing_content_is_tainted_wherever_it_is_written(
     found: Found, reader: str | None
 ) -> None:
-    """If it is not reported for whom something was read, all that the operation writes is worthless."""
+    """If it is not reported for whom something was read, all that the operation writes is tainted."""
     failed: list[Event] = [
         take("a", 1, 2),
         take("b", 3),
@@ -160,8 +160,8 @@ def test_a_shared_object_of_a_storage_is_rewritten_with_the_same_alone(checker: 
 
 def test_a_name_finds_the_page_that_has_had_it_last(checker: MakeChecker) -> None:
     watching = checker({"kv": Pool()})
-    told = [take("a", 1, 2), write(1, "a", 1, "x"), write(2, "a", 2, "x"), Publish("kv", [1], ["k"], ["x"])]
-    assert [finding for event in told for finding in watching.step(event)] == []
+    reported = [take("a", 1, 2), write(1, "a", 1, "x"), write(2, "a", 2, "x"), Publish("kv", [1], ["k"], ["x"])]
+    assert [finding for event in reported for finding in watching.step(event)] == []
     assert watching.names("kv") == {"k": 1}
     assert watching.step(Publish("kv", [2], ["k"], ["x"])) == []
     assert watching.names("kv") == {"k": 2}
@@ -169,6 +169,6 @@ def test_a_name_finds_the_page_that_has_had_it_last(checker: MakeChecker) -> Non
     assert watching.names("kv") == {"k": 1}
 
 
-def test_a_plan_whose_writer_has_let_go_is_told_once_though_the_writer_has_a_pin_left(found: Found) -> None:
+def test_a_plan_whose_writer_has_let_go_is_reported_once_though_the_writer_has_a_pin_left(found: Found) -> None:
     planned = [take("a", 1), Share("tree", "kv", [1]), plan("a"), Share("a", "kv", [1], pin=True)]
     assert found(*planned, Release("a", "kv", [1]), Release("a", "kv", [1])) == [("MEM-NAME", 5)]

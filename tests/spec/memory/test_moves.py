@@ -171,10 +171,10 @@ REFUSED = ("SESS-1", "RACE-1", "BATCH-2", "LAUNCH-1")
 """Rules by which the moves refuse what the model refuses by them; but for the order of launches, which they lack."""
 
 
-def told(state: State, op: Any, tells: bool) -> Any:
+def answered(state: State, op: Any, reports: bool) -> Any:
     """The operation, or with what an engine says that frees past its tokens what a turn leaves to its slot."""
     request = state.requests.get(getattr(op, "req", ""))
-    if not isinstance(op, events.Finish | events.Retract) or not tells or request is None or request.record is None:
+    if not isinstance(op, events.Finish | events.Retract) or not reports or request is None or request.record is None:
         return op
     pages = state.tables[request.record][ceil_pages(len(request.tokens), state.config.page_size) :]
     saved = request.session is not None and not state.sessions[request.session].closing
@@ -254,7 +254,7 @@ SECOND_TURN: list[Operation[Any]] = [
     *(*FIRST_TURN, events.Complete(1, {"r": 5}), events.Finish("r"), events.Submit("t", [1, 2, 3, 4, 5, 6], "s")),
     *(events.MatchPrefix("t"), events.MatchPrefix("t")),
 ]
-STORIES: dict[str, list[Operation[Any]]] = {
+SCENARIOS: dict[str, list[Operation[Any]]] = {
     "written under a launch": [*FIRST_TURN, events.Retract("r"), events.MatchPrefix("r"), events.Extend([("r", 4)])],
     "lent, and aborted": [*SECOND_TURN, events.Abort("t")],
     "withheld for two launches": [
@@ -284,7 +284,7 @@ WAYS = {
     "last chunk beside a first chunk",
     "overshoot",
 }
-"""Cases that stories and walks have to come to, as the model counts them."""
+"""Cases that scenarios and walks have to come to, as the model counts them."""
 
 
 def hold(state: State) -> None:
@@ -303,16 +303,16 @@ def hold(state: State) -> None:
 @pytest.mark.slow
 def test_a_move_is_the_models(plain: None) -> None:
     outcomes, ways = set[str](), Counter[str]()
-    for story in STORIES.values():
+    for scenario in SCENARIOS.values():
         model = Model(Config(page_size=2, num_pages=8, num_rows=2, max_context_len=16))
-        outcomes.update(checked(model, told(model.state, op, tells=True)) for op in story)
+        outcomes.update(checked(model, answered(model.state, op, reports=True)) for op in scenario)
         hold(model.state)
         ways.update(model.state.reached)
     for seed in range(16):
         draw = RandomDraw(seed)
         model = Model(memory(draw))
         for op in proposals(model.state, draw, 120):
-            outcomes.add(checked(model, told(model.state, op, draw.integer(0, 1) > 0)))
+            outcomes.add(checked(model, answered(model.state, op, draw.integer(0, 1) > 0)))
         hold(model.state)
         ways.update(model.state.reached)
     assert outcomes == {"", *REFUSED, *MOVES}

@@ -1,4 +1,4 @@
-"""The proofs are about the law, and see what is broken: each event, step and operation once."""
+"""The proofs are about the memory checker, and see what is broken: each event, step and operation once."""
 
 import contextlib
 import inspect
@@ -40,7 +40,7 @@ def few(plain: None) -> None:
 
 
 def seen(checker: Checker) -> Page:
-    """What the law remembers of page 1."""
+    """The checker's state of page 1."""
     state = checker.pools["kv"].page(1)
     content = {slot: number(written.meant) for slot, written in state.content.items()}
     promise = {
@@ -67,8 +67,8 @@ def number(meant: Meant) -> int:
     return int(label)
 
 
-def told(one: Page) -> list[object]:
-    """All that two pages can differ in. What is in a free page, or what a lost name promised, may be forgotten."""
+def state_of(one: Page) -> list[object]:
+    """All that two pages can differ in. The content of a free page, and the promise of a lost key, may be forgotten."""
     keys = [(key, one.named(key)) for key in NUMBERS]
     promises = [one.promise(key, slot) for key, named in keys if named for slot in NUMBERS]
     holders = [(one.holds(holder), one.pins(holder)) for holder in NUMBERS]
@@ -77,14 +77,14 @@ def told(one: Page) -> list[object]:
 
 
 class Both:
-    """The law over one page, and the page of the proofs beside it."""
+    """The checker over one page, and the page of the proofs beside it."""
 
     def __init__(self, seed: int) -> None:
         self.random, self.checker = random.Random(seed), Checker({"kv": Pool(3, 1, label_size=1)})
         self.begun = 0
 
     def step(self) -> tuple[str, bool, Page, bool, Page]:
-        """One event: its name, and what the law and the proofs say."""
+        """One event: its name, and the verdicts of the checker and of the proofs."""
         name = self.random.choice(list(prover.EVENTS))
         holder, other, key = (self.random.choice(NUMBERS) for _ in range(3))
         start, stop = sorted(self.random.sample(range(4), 2))
@@ -98,48 +98,48 @@ class Both:
         labelled = [label if slot in slots else NONE for slot, label in enumerate(labels)].__getitem__
         event: events.Event
         if name == "take":
-            event, judged = events.Take(str(holder), "kv", [1]), page.take(before, holder)
+            event, checked = events.Take(str(holder), "kv", [1]), page.take(before, holder)
         elif name == "share":
             keys = None if under == NONE else [str(under)]
-            event, judged = events.Share(str(holder), "kv", [1], keys, pin), page.share(before, holder, under, pin)
+            event, checked = events.Share(str(holder), "kv", [1], keys, pin), page.share(before, holder, under, pin)
         elif name == "release":
-            event, judged = events.Release(str(holder), "kv", [1]), page.release(before, holder)
+            event, checked = events.Release(str(holder), "kv", [1]), page.release(before, holder)
         elif name == "transfer":
-            event, judged = events.Transfer(str(holder), str(other), "kv", [1]), page.transfer(before, holder, other)
+            event, checked = events.Transfer(str(holder), str(other), "kv", [1]), page.transfer(before, holder, other)
         elif name == "publish":
             event = events.Publish("kv", [1], [str(key)], [str(label) for label in labels[:stop]], stop, planned)
-            judged = page.publish(before, key, planned, lambda slot: labels[slot] if slot < stop else NONE)
+            checked = page.publish(before, key, planned, lambda slot: labels[slot] if slot < stop else NONE)
         elif name == "drop":
-            event, judged = events.Drop("kv", [1], [str(key)]), page.drop(before, key)
+            event, checked = events.Drop("kv", [1], [str(key)]), page.drop(before, key)
         elif name == "end_holder":
-            event, judged = events.EndHolder(str(holder)), page.end_holder(before, holder)
+            event, checked = events.EndHolder(str(holder)), page.end_holder(before, holder)
         elif name == "write":
             event = events.Begin(self.begun, "s", writes=[use])
-            judged = page.write(before, holder, labelled)
+            checked = page.write(before, holder, labelled)
         elif name == "read":
             event = events.Begin(self.begun, "s", reads=[use])
-            judged = page.read(before, holder, labelled)
+            checked = page.read(before, holder, labelled)
         else:
             self.checker.step(events.Begin(self.begun, "s", writes=[use]))
             before = seen(self.checker)
-            event, judged = events.End(self.begun, unwritten=[use]), page.unwritten(before, slots.__contains__)
+            event, checked = events.End(self.begun, unwritten=[use]), page.unwritten(before, slots.__contains__)
         found = self.checker.step(event)
-        return name, not found, seen(self.checker), *judged
+        return name, not found, seen(self.checker), *checked
 
 
-def test_an_event_of_the_proofs_is_the_laws(few: None) -> None:
+def test_an_event_of_the_proofs_is_the_checkers(few: None) -> None:
     reached: set[tuple[str, bool]] = set()
     for seed in range(400):
         both = Both(seed)
         for _ in range(25):
             name, allowed, after, due, expected = both.step()
-            assert (name, seed, allowed, told(after)) == (name, seed, due, told(expected))
+            assert (name, seed, allowed, state_of(after)) == (name, seed, due, state_of(expected))
             reached.add((name, allowed))
     assert reached == set(product(prover.EVENTS, (True, False)))
 
 
 def test_operations_mean_what_is_proved_of_them() -> None:
-    """Which kinds of events each operation of random walks tells of each pool."""
+    """Which kinds of events each operation of random walks has in each pool."""
     due: dict[tuple[str, str], set[str]] = {}
     every_way: dict[str, Callable[..., Run]] = {**STEPS, **operations.WAYS}
     for tag, pools in operations.OPERATIONS.items():
@@ -156,15 +156,15 @@ def test_operations_mean_what_is_proved_of_them() -> None:
         draw = RandomDraw(seed)
         model = Model(memory(draw), checker=Checker)
         assert model.state.memory is not None
-        below, told = model.state.memory.checker, list[events.Event]()
-        judge = below.step
-        below.step = lambda event, judge=judge, told=told: told.append(event) or judge(event)  # type: ignore[method-assign, misc]
+        below, emitted = model.state.memory.checker, list[events.Event]()
+        check = below.step
+        below.step = lambda event, check=check, emitted=emitted: emitted.append(event) or check(event)  # type: ignore[method-assign, misc]
         op: Any
         for op in proposals(model.state, draw, 120):
-            told.clear()
+            emitted.clear()
             with contextlib.suppress(Refusal):
                 model.step(op)
-            for event in told:
+            for event in emitted:
                 kind, where = str(event.__struct_config__.tag), getattr(event, "pool", None)
                 if kind in HOLDING and where not in (None, "sides"):
                     seen.setdefault((op.__struct_config__.tag, where), set()).add(kind)
@@ -221,7 +221,7 @@ WRONG_WAYS = {
 """For each operation what is wrong with it."""
 
 CLOSED = ("behind shorter ones", "longer ones too")
-"""What steps ask for that keeps shorter prefixes cached."""
+"""Requirements of steps that keep shorter prefixes cached."""
 
 
 def mistaken(kind: str, name: str, right: str, wrong: str) -> Callable[..., Any]:
@@ -247,7 +247,7 @@ def test_a_mistake_has_a_counterexample(kind: str, name: str) -> None:
 
 
 def asked(step: Callable[..., Run]) -> list[str]:
-    """What a step asks for."""
+    """The requirement of a step."""
     unknown = prover.Unknowns()
     return [what for what, _ in step(Run(unknown.state(Memory)), **unknown.arguments(step)).asked]
 
@@ -271,7 +271,7 @@ def test_a_mistake_is_refuted() -> None:
 
 
 def test_each_proof_has_its_mistake() -> None:
-    """What only reads changes nothing, and is allowed or not: there is nothing to get wrong."""
+    """An event that only reads changes nothing, and is allowed or not: there is nothing to get wrong."""
     assert WRONG_WAYS.keys() == operations.WAYS.keys()
     for kind, names in MISTAKES.items():
         assert prover.KINDS[kind][0].keys() - {"read", "end_holder" if kind == "event" else ""} == names.keys()
