@@ -7,7 +7,7 @@ Traffic runs on the device manager under the canary, on late streams and in smal
 is marked: no pass has read a wrong slot then.
 
 Exit status 1 where a mutant is silent and the table does not say that passes read and write the same (`unread`), or
-where one that is said to be so is told.
+where one that is said to be so is found.
 """
 
 import multiprocessing
@@ -25,14 +25,14 @@ from tests.mutation.kvcuda_mutants import MUTANTS, Mutant
 SECONDS = 600
 """After these a mutant hangs."""
 
-# What takes long to import, once for all; kvcuda itself is each attempt's own.
+# Slow imports, once for all; kvcuda itself is each attempt's own.
 os.environ["TRITON_INTERPRET"] = "1"
 for _name in ("torch", "triton.language", "kvref.scheduler"):
     import_module(_name)
 
 
 def attempt(mutant: Mutant | None) -> str:
-    """What running the traffic says of a defect, in a line; of none, what it says of the clean code."""
+    """The result of the traffic with a defect, in a line; without one, its result on the clean code."""
     with tempfile.TemporaryDirectory() as folder:
         code = Path(folder) / "kvcuda"
         shutil.copytree(KVCUDA, code, ignore=shutil.ignore_patterns("__pycache__"))
@@ -66,19 +66,19 @@ def main(*wanted: str) -> int:
     print(f"clean: {clean}", flush=True)
     if clean != "silent":
         return 1
-    told = explained = 0
+    as_expected = explained = 0
     texts = [(mutant, mutant.module + mutant.old + mutant.new) for mutant in MUTANTS]
     chosen = [mutant for mutant, text in texts if not wanted or any(one in text for one in wanted)]
     for mutant in chosen:
         said = attempt(mutant)
         silent = said == "silent"
-        told += not silent and not mutant.unread
+        as_expected += not silent and not mutant.unread
         explained += silent and bool(mutant.unread)
         old, new = (" ".join(text.split()) for text in (mutant.old, mutant.new))
         print(f"{'' if silent == bool(mutant.unread) else 'WRONG '}{mutant.module}: {old} -> {new or 'nothing'}")
         print(f"    {said}{f': {mutant.unread}' if silent else ''}", flush=True)
-    wrong = len(chosen) - told - explained
-    print(f"{told} told, {explained} change nothing that is read or written, {wrong} not as said")
+    wrong = len(chosen) - as_expected - explained
+    print(f"{as_expected} as expected, {explained} change nothing that is read or written, {wrong} not as said")
     return int(wrong > 0)
 
 

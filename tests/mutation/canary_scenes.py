@@ -1,4 +1,4 @@
-"""Short stories for the canary: each brings the device manager to where one kind of defect changes what a pass reads.
+"""Short scenarios for the canary: each brings the device manager to where one kind of defect changes what a pass reads.
 
 Most end with a request that takes all that is free, and another that reads what was kept: what was handed out twice, or
 is nowhere, shows there.
@@ -53,7 +53,7 @@ class Scene:
         self.manager.extend([(name, len(self.prompts[name])) for name in names])
 
     def launch(self, *names: str) -> None:
-        """What is prepared."""
+        """The prepared batch."""
         self.launches += 1
         self.manager.launch(self.launches, list(names))
 
@@ -112,12 +112,12 @@ class Scene:
         self.manager.abort(name)
 
     def found(self) -> list[Any]:
-        """What the canary found."""
+        """The canary's findings."""
         return self.step.guard.found()
 
 
 def evicted_places_are_listed_again() -> Scene:
-    """What is evicted and what is published at its places in the arena are not carried out together."""
+    """An eviction and a publication at the same places in the arena are not carried out together."""
     scene = Scene(PLAIN, {"a": [1, 2, 3, 4, 5], "b": [7, 8, 9, 10, 11], "d": [7, 8, 9, 10, 12]})
     scene.prefill("a")
     scene.manager.finish("a")
@@ -140,7 +140,7 @@ def part_of_what_is_queued_is_a_duplicate() -> Scene:
 
 
 def long_prefix_and_one_more_token() -> Scene:
-    """What is copied from the arena is longer than what is new."""
+    """The part copied from the arena is longer than the new part."""
     prompt = list(range(1, 24))
     scene = Scene(PLAIN, {"a": prompt, "b": [*prompt[:22], 99]})
     scene.prefill("a")
@@ -279,7 +279,7 @@ def revived_sides_are_evicted() -> Scene:
 
 
 def published_sides_are_dropped() -> Scene:
-    """What was published a moment ago gives its sides up."""
+    """The pages published a moment ago give their sides up."""
     scene = Scene(WINDOW, TWICE)
     scene.prefill("a")
     scene.manager.finish("a")
@@ -289,7 +289,7 @@ def published_sides_are_dropped() -> Scene:
 
 
 def dropped_sides_are_revived() -> Scene:
-    """The store's pages lose their sides, and get a duplicate's; somebody reads them."""
+    """The store's pages lose their sides, and get a duplicate's; a request reads them."""
     scene = Scene(WINDOW, TWICE)
     scene.prefill("a", "b")
     scene.manager.finish("a")
@@ -357,7 +357,7 @@ IN_ANY_ORDER: list[Callable[[], Scene]] = [
     dropped_sides_are_revived,
     sides_are_shed_before_the_row_is_rewritten,
 ]
-"""What depends on the order of jobs: told more than once."""
+"""Scenarios that depend on the order of jobs: run more than once."""
 
 ONCE: list[Callable[[], Scene]] = [
     long_prefix_and_one_more_token,
@@ -375,8 +375,8 @@ def _found(scene: Callable[[], Scene]) -> list[Any]:
     return scene().found()
 
 
-def stories(patch: pytest.MonkeyPatch) -> Iterator[tuple[str, Callable[[], list[Any]]]]:
-    """Each story, and what carries it out and says what the canary found."""
+def scenarios(patch: pytest.MonkeyPatch) -> Iterator[tuple[str, Callable[[], list[Any]]]]:
+    """Each scenario, and the function that carries it out and returns what the canary found."""
     for scene in [*ONCE, *IN_ANY_ORDER * 3]:
         yield scene.__name__, partial(_found, scene)
     yield "replay_takes_pages_that_go_back", replay_takes_pages_that_go_back

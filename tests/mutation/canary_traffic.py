@@ -1,4 +1,4 @@
-"""Traffic and stories on the device manager under the canary, until something is found: prints what, or `silent`."""
+"""Traffic and scenarios on the device manager under the canary, until something is found: prints what, or `silent`."""
 
 import random
 import zlib
@@ -14,7 +14,7 @@ from tests.cuda_impl.guarded import GuardedStep
 from tests.cuda_impl.shuffled import shuffle
 from tests.cuda_impl.simulated_streams import DrawnStreams, SimulatedStreams
 from tests.cuda_impl.traffic import requests
-from tests.mutation.canary_scenes import stories
+from tests.mutation.canary_scenes import scenarios
 
 BUSY = SchedulerConfig(
     chunked_prefill_size=8, max_prefill_tokens=24, overlap=True, retract_interval=3, abort_interval=5, close_interval=9
@@ -30,37 +30,37 @@ RUNS: list[tuple[Config, SchedulerConfig, Any]] = [
 """Memories, modes and streams, those first that show most."""
 
 
-def alike(seed: int) -> list[GenerateReq]:
+def with_shared_prefix(seed: int) -> list[GenerateReq]:
     """Requests that come together with one prompt: what they publish are duplicates of each other's pages."""
     draw = random.Random(seed)
     prompt = [draw.randrange(1000) for _ in range(11)]
     return [
-        GenerateReq(f"alike{number}", [*prompt, *range(number)], [draw.randrange(1000) for _ in range(6)])
+        GenerateReq(f"same{number}", [*prompt, *range(number)], [draw.randrange(1000) for _ in range(6)])
         for number in range(5)
     ]
 
 
 def first_found() -> str:
-    """What the canary finds first, or what the manager itself raises, in a line."""
+    """The canary's first finding, or the exception of the manager itself, in a line."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (("memory.EXTEND_BLOCK", 4), ("memory.JOB_BLOCK", 2), ("moves.MOVE_BLOCK", 2)):
             patch.setattr(f"kvcuda.{name}", value)
         patch.setattr("kvcuda.canary.canary.BLOCK", 64)
         for number, (config, mode, streams) in enumerate(RUNS):
             shuffle(patch, zlib.crc32(str(number).encode()))
-            traffic = [*alike(number), *requests(seed=number + 1, count=9, longest=20)]
+            traffic = [*with_shared_prefix(number), *requests(seed=number + 1, count=9, longest=20)]
             step = GuardedStep(config, traffic, streams=streams())
             try:
                 Scheduler(step, config, iter(traffic), mode).run()
                 found = step.guard.found()
             except Exception as error:
-                # What was found before it counts first.
+                # A finding from before it counts first.
                 found = step.guard.canary.poll()
                 if not found:
                     return _raised(error)
             if found:
                 return f"run {number}: {found[0]}"
-        for name, found_in in stories(patch):
+        for name, found_in in scenarios(patch):
             try:
                 if found := found_in():
                     return f"{name}: {found[0]}"

@@ -18,11 +18,11 @@ class Defect(Protocol):
 
     @property
     def old(self) -> str:
-        """What is replaced."""
+        """The text that is replaced."""
 
     @property
     def new(self) -> str:
-        """What takes its place."""
+        """The text that takes its place."""
 
 
 def changed(package: Path, defect: Defect) -> str:

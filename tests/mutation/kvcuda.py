@@ -42,7 +42,7 @@ _NOT_RUN = (3, 4, 5)
 
 
 class Verdict(NamedTuple):
-    """What became of a mutant."""
+    """The result of a mutant."""
 
     noticed_by: str
     """A test, or how else the run ended; empty if every test passed."""
@@ -103,15 +103,17 @@ def main(wanted: str = "") -> int:
     wrong = explained = 0
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for mutant, verdict in zip(chosen, pool.map(attempt, range(len(chosen)), chosen), strict=True):
-            as_told = bool(verdict.noticed_by) != bool(mutant.unseen)
-            wrong += not as_told
-            explained += bool(as_told and mutant.unseen)
-            print(f"{'' if as_told else 'WRONG '}{mutant.module}: {_one_line(mutant.old)} -> {_one_line(mutant.new)}")
+            as_expected = bool(verdict.noticed_by) != bool(mutant.unseen)
+            wrong += not as_expected
+            explained += bool(as_expected and mutant.unseen)
+            print(
+                f"{'' if as_expected else 'WRONG '}{mutant.module}: {_one_line(mutant.old)} -> {_one_line(mutant.new)}"
+            )
             print(
                 f"    {verdict.noticed_by or f'passes all tests: {mutant.unseen}'} ({verdict.seconds:.0f} s)",
                 flush=True,
             )
-    print(f"{len(chosen) - wrong - explained} noticed, {explained} out of sight, {wrong} not as told")
+    print(f"{len(chosen) - wrong - explained} noticed, {explained} out of sight, {wrong} not as expected")
     return int(wrong > 0)
 
 

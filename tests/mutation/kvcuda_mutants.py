@@ -1,6 +1,6 @@
 """Defects for kvcuda, one place each: in the kernels, and in the host arithmetic, staging and streams around them.
 
-Most keep every number that an answer tells and go wrong only on the device, past one block, in another order of jobs,
+Most keep every number that an answer reports and go wrong only on the device, past one block, in another order of jobs,
 or when a stream is late. `tests/mutation/kvcuda.py` tries them.
 """
 
@@ -15,7 +15,7 @@ class Mutant(NamedTuple):
     old: str
     new: str
     first: str = ""
-    """What is tried first: `FILE` or `FILE::TEST`, without `test_` and `.py` of the file."""
+    """The tests that are tried first: `FILE` or `FILE::TEST`, without `test_` and `.py` of the file."""
     unseen: str = ""
     """Why no test without a GPU can notice it, where that is so."""
     unread: str = ""
@@ -183,7 +183,7 @@ MUTANTS = [
         "    tl.store(window_of + page, tl.zeros_like(page), mask=live)\n\n\n@kernel(aligned=True)\ndef extend_kernel",
         "\n\n@kernel(aligned=True)\ndef extend_kernel",
         first="windows::test_publication_moves_sides_or_leaves_them",
-        unread="nobody reads the side that a page had before it has another one",
+        unread="the side that a page had is not read before the page has another one",
     ),
     Mutant(
         "kernels.py",
@@ -431,7 +431,7 @@ MUTANTS = [
         first="observed_streams::test_nothing_is_found_in_a_soak",
         unread="either page of a duplicate holds the same content",
     ),
-    # What the manager remembers
+    # The manager's memory of earlier operations
     Mutant(
         "row_table.py",
         "            self._withheld.add(row)\n",
@@ -461,7 +461,7 @@ MUTANTS = [
         "                flight.drafted = [other for other in flight.drafted if other is not run]\n",
         "                flight.drafted = [*flight.drafted]\n",
         first="conformance::test_vector_conforms",
-        unread="a verify is answered that should be refused; nobody asks for one of a request that has stopped",
+        unread="a verify is answered that should be refused; no caller asks for one of a request that has stopped",
     ),
     Mutant(
         "holdings.py",

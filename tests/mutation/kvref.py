@@ -74,21 +74,29 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
-    told = parser.parse_args()
-    mutants = RARE if told.rare else MUTANTS
-    if told.one is not None:
-        attempt(mutants[told.one], told.operations, told.seed)
+    options = parser.parse_args()
+    mutants = RARE if options.rare else MUTANTS
+    if options.one is not None:
+        attempt(mutants[options.one], options.operations, options.seed)
         return 0
-    chosen = [i for i, mutant in enumerate(mutants) if told.text in mutant.what + mutant.module + mutant.new]
+    chosen = [i for i, mutant in enumerate(mutants) if options.text in mutant.what + mutant.module + mutant.new]
 
     def one(i: int) -> str:
-        command = [sys.executable, "-m", "tests.mutation.kvref", "--one", str(i), "--operations", str(told.operations)]
-        command += ["--seed", str(told.seed), *["--rare"] * told.rare]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.mutation.kvref",
+            "--one",
+            str(i),
+            "--operations",
+            str(options.operations),
+        ]
+        command += ["--seed", str(options.seed), *["--rare"] * options.rare]
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
         return done.stdout.strip() if done.returncode == 0 else f"no verdict: {done.stderr.strip()[-400:]}"
 
     missed = 0
-    with ThreadPoolExecutor(told.processes) as pool:
+    with ThreadPoolExecutor(options.processes) as pool:
         for i, verdict in zip(chosen, pool.map(one, chosen), strict=True):
             missed += verdict.startswith("no v") or "; not in" in verdict
             print(f"{mutants[i].what}\n    {verdict}", flush=True)

@@ -204,7 +204,7 @@ MUTANTS = [
     ),
     # Figures
     Mutant(
-        "a waiting turn's row is counted for nobody",
+        "a waiting turn's row is not counted",
         "manager/inspection.py",
         "rows_requests=len(of_requests)",
         "rows_requests=len(self.running)",

@@ -206,7 +206,7 @@ RARE = [
         "for _ in range(min(beyond, 1))",
     ),
     Mutant(
-        "a window of a running turn that counts for its session is counted for nobody",
+        "a window of a running turn that counts for its session is not counted",
         "manager/inspection.py",
         "figures.window_session_held = sum(map(self._window_held_tokens, of_sessions))",
         "figures.window_session_held = sum(self._window_held_tokens(kv) for _, kv in self.session_cache.idle())",

@@ -1,4 +1,4 @@
-"""What a mutant changes: which lines lead there, which of them a test runs, and whether anything can be noticed.
+"""The line of a mutant: which lines lead there, which of them a test runs, and whether anything can be noticed.
 
 Lines are counted from the one with `def`, and a set of lines is a number: its bits.
 """
@@ -71,7 +71,7 @@ def start(code: CodeType) -> int:
 
 
 def leading_to(original: CodeType, mutant: CodeType) -> int:
-    """The lines of the original of which one is run by whoever gets to what the mutant changes."""
+    """The lines of the original of which one is run on every way to the mutant."""
     changed = _first_change(original, mutant)
     around = _around(original, changed)
     if not around:
@@ -80,7 +80,7 @@ def leading_to(original: CodeType, mutant: CodeType) -> int:
     return _bits(last.lineno, _head_end(last) if changed <= _head_end(last) else last.end_lineno or last.lineno)
 
 
-def unjudged(original: CodeType, mutant: CodeType) -> str:
+def unchecked(original: CodeType, mutant: CodeType) -> str:
     """Why it makes no difference for any test whether the original or the mutant runs; empty where it may."""
     around = _around(original, _first_change(original, mutant))
     if around and isinstance(around[-1], ast.Assert):

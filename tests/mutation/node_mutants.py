@@ -1,4 +1,4 @@
-"""Mistakes in the Rust node of the examples, of the kind that somebody makes who writes one.
+"""Mistakes in the Rust node of the examples, of the kind that the author of one makes.
 
 `tests/mutation/node.py` compiles each and looks what finds it.
 """
@@ -117,7 +117,7 @@ MUTANTS = [
         "manager/running.rs",
         "std::mem::take(&mut run.prepared)",
         "run.prepared",
-        "What is prepared is copied and not taken: it can be launched again.",
+        "The prepared batch is copied and not taken: it can be launched again.",
     ),
     Mutant(
         "manager/running.rs",

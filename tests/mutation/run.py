@@ -3,7 +3,7 @@
     python tests/mutation/run.py kvspec [--minutes 55] [--processes 2] [--seed 0] [--only TEXT...] [--tests TEST...]
 
 The mutants are tried in an order drawn with the seed, until all are tried or the time is over: the score is that of a
-random sample then, and is told with its size. Tests are collected once; each mutant has a forked process. It runs
+random sample then, and is reported with its size. Tests are collected once; each mutant has a forked process. It runs
 the tests that call the changed function, those first that noticed others of it or are cheap, and ends at the first
 that fails. The comparison with `tests/spec/verdicts`, which the model wrote itself, goes last and is counted apart.
 """
@@ -27,7 +27,7 @@ class Target(NamedTuple):
 
     folder: str
     left_out: tuple[str, ...]
-    """What is not changed: tables, what runs while a module is imported, what no rule judges."""
+    """Code that is not changed: tables, code that runs while a module is imported, code that no rule checks."""
     tests: tuple[str, ...]
     deselected: tuple[str, ...] = ()
     golden: tuple[str, ...] = ()
@@ -35,7 +35,7 @@ class Target(NamedTuple):
 
 
 def _all_but(name: str) -> tuple[str, ...]:
-    """What is in kvconform besides one package."""
+    """The contents of kvconform besides one package."""
     return tuple(path.name for path in (ROOT / "conformance/kvconform").iterdir() if path.name != name)
 
 
@@ -49,7 +49,7 @@ _MODEL = Target(
         "tests/conformance/levels/memory/test_memory_vectors.py",
         "tests/conformance/vectors/test_vectors.py::test_the_reference_conforms_to",
         "tests/conformance/vectors/test_vectors.py::test_vectors_are_not_stricter_than_the_rules",
-        "tests/conformance/vectors/test_vectors.py::test_of_the_reference_nothing_is_left_unjudged",
+        "tests/conformance/vectors/test_vectors.py::test_of_the_reference_nothing_is_left_unchecked",
     ),
     (
         "tests/spec/test_docs.py",
@@ -57,8 +57,8 @@ _MODEL = Target(
         "tests/spec/memory/test_proofs.py",
         "tests/spec/test_lengths.py::test_contracts_are_checked_in_tests",
         "tests/spec/test_model.py::test_walks_get_somewhere",
-        "tests/spec/test_refinement.py::test_walks_reach_what_the_law_is_about",
-        "tests/spec/test_refinement.py::test_a_broken_model_breaks_the_law",
+        "tests/spec/test_refinement.py::test_walks_reach_all_rules_of_the_memory_model",
+        "tests/spec/test_refinement.py::test_a_broken_model_breaks_the_memory_model",
     ),
     ("tests/spec/test_findings.py",),
 )
@@ -83,8 +83,8 @@ TARGETS = {
         (
             "tests/spec/memory/test_moves.py",
             "tests/spec/memory/test_proofs.py",
-            "tests/spec/test_refinement.py::test_walks_reach_what_the_law_is_about",
-            "tests/spec/test_refinement.py::test_a_broken_model_breaks_the_law",
+            "tests/spec/test_refinement.py::test_walks_reach_all_rules_of_the_memory_model",
+            "tests/spec/test_refinement.py::test_a_broken_model_breaks_the_memory_model",
         ),
     ),
     "quick": Target(
@@ -105,8 +105,8 @@ TARGETS = {
         ),
     ),
 }
-"""No rule judges what the scheduler decides; the host tier has mutants of its own (`kvspec tiers`). Of kvconform
-what judges as kvspec does is changed: the judge of answers, and the quick model."""
+"""No rule checks what the scheduler decides; the host tier has mutants of its own (`kvspec tiers`). Of kvconform
+the parts that check as kvspec does are changed: the check of answers, and the quick model."""
 
 
 def prepare(target: Target, copy: Path) -> int:

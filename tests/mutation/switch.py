@@ -1,4 +1,4 @@
-"""What a changed module imports in place of mutmut's trampolines: a function is exchanged in a forked process, once.
+"""A changed module imports this in place of mutmut's trampolines: a function is exchanged in a forked process, once.
 
 mutmut writes each function with all its mutants behind it. Its own trampoline asks at every call which of them is
 wanted, which costs more than most functions do; here the original stays as it is until `exchange` gives it the code

@@ -1,4 +1,4 @@
-"""Tests are chosen by the lines that they run, and what no test can judge is known."""
+"""Tests are chosen by the lines that they run, and mutants that no test can notice are known."""
 
 import inspect
 from types import CodeType, FunctionType
@@ -91,8 +91,8 @@ def test_one_that_is_not_looked_at_to_its_end_may_have_run_any_line() -> None:
         ("total -=", "total +=", ""),
     ],
 )
-def test_what_no_test_can_judge_is_known(old: str, new: str, why: str, tmp_path: Any) -> None:
-    said = lines.unjudged(code(original), mutant(old, new, tmp_path))
+def test_mutants_that_no_test_can_notice_are_known(old: str, new: str, why: str, tmp_path: Any) -> None:
+    said = lines.unchecked(code(original), mutant(old, new, tmp_path))
     assert said.startswith(why) and bool(said) == bool(why)
 
 

@@ -66,7 +66,7 @@ def function_of(name: str) -> str:
 
 
 class Settings(NamedTuple):
-    """What `run.py` passes on."""
+    """The options that `run.py` passes on."""
 
     minutes: float
     processes: int
@@ -76,7 +76,7 @@ class Settings(NamedTuple):
     """Names of mutants, or texts in the names of functions; empty for all."""
 
     @classmethod
-    def told(cls) -> "Settings":
+    def read(cls) -> "Settings":
         """Those in the environment."""
         minutes, processes, seed, _, *golden = os.environ["KVSPEC_MUTATION"].split()
         only = os.environ.get("KVSPEC_MUTATION_ONLY", "").split()
@@ -89,7 +89,7 @@ class Settings(NamedTuple):
 
 
 class Score:
-    """What became of the mutants so far."""
+    """The results of the mutants so far."""
 
     def __init__(self, settings: Settings, mutants: int) -> None:
         """Nothing is tried yet."""
@@ -143,7 +143,7 @@ def pytest_sessionstart() -> None:
 
 def pytest_runtestloop(session: pytest.Session) -> bool:
     """Measure the tests, and try the mutants until the time is over."""
-    begin, settings = time.monotonic(), Settings.told()
+    begin, settings = time.monotonic(), Settings.read()
     if session.testsfailed:
         raise session.Interrupted("the tests could not be collected")
     gc.freeze()  # what is there is no garbage, and looking for some copies it in every process
@@ -163,7 +163,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool:
 
 
 def _remembered(items: list[pytest.Item], processes: int, functions: dict[CodeType, str]) -> list[Test]:
-    """What was measured of the same tests of the same tree, file by file, or is now."""
+    """The durations of the same tests of the same tree, file by file: measured before, or now."""
     kept = {item.path: FOLDER / f"{_key(item.path)}.json" for item in items}
     known: dict[Path, dict[str, tuple[float, dict[str, int]]]] = {
         path: json.loads(file.read_text()) if file.exists() else {} for path, file in kept.items()
@@ -179,7 +179,7 @@ def _remembered(items: list[pytest.Item], processes: int, functions: dict[CodeTy
 
 @cache
 def _key(path: Path) -> str:
-    """What a test's file and all that it may run come to: other tests are none of it, unless some file imports them."""
+    """The hash of a test's file and all that it may run: without other tests, unless some file imports them."""
     tree = hashlib.sha256(path.read_bytes())
     tree.update(_shared().encode())
     return tree.hexdigest()
@@ -216,7 +216,7 @@ def _measured(
     tests = []
     with tempfile.TemporaryDirectory() as folder:
         for part in range(processes):
-            file = Path(folder, str(part))  # a pipe would be full before anybody reads it
+            file = Path(folder, str(part))  # a pipe would be full before it is read
             child = os.fork()
             if not child:
                 _silence()
@@ -256,7 +256,7 @@ def _fails(item: pytest.Item) -> bool:
 
 
 def _silence() -> None:
-    """What tests print goes nowhere."""
+    """The output of tests goes nowhere."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):
         os.dup2(nowhere, stream)
@@ -267,7 +267,7 @@ class Running(NamedTuple):
 
     mutant: Mutant
     reader: int
-    """Where its process tells the number of each test that it begins."""
+    """The place where its process writes the number of each test that it begins."""
 
 
 def _try_all(items: list[pytest.Item], tests: list[Test], mutants: list[Mutant], score: Score, deadline: float) -> None:
@@ -280,7 +280,7 @@ def _try_all(items: list[pytest.Item], tests: list[Test], mutants: list[Mutant],
         while waiting and len(running) < score.settings.processes and time.monotonic() < deadline:
             mutant = waiting.pop()
             function = function_of(mutant.name)
-            why = lines.unjudged(mutant.original, mutant.changed)
+            why = lines.unchecked(mutant.original, mutant.changed)
             if why := why or equivalent.known(function, lines.difference(mutant.original, mutant.changed)):
                 score.left_out[why] += 1
                 continue
@@ -301,8 +301,8 @@ def _try_all(items: list[pytest.Item], tests: list[Test], mutants: list[Mutant],
             continue
         child, status = os.wait()
         mutant, reader = running.pop(child)
-        with os.fdopen(reader) as told:
-            begun = [int(line) for line in told]
+        with os.fdopen(reader) as numbers:
+            begun = [int(line) for line in numbers]
         noticed = items[begun[-1]] if status and begun else None
         if noticed:
             for place in (function_of(mutant.name), mutant.original.co_filename):
