@@ -1,4 +1,4 @@
-"""What every test needs before it imports anything of kvspec.
+"""The settings that every test needs before it imports anything of kvspec.
 
 Whether contracts are checked is decided once, while kvspec is imported: a contract that is off is never
 attached to its function, so that it costs nothing. Tests must see them on. pytest loads this file before it

@@ -87,7 +87,7 @@ class Shell:
         }
 
     def run(self, command: str) -> list[str]:
-        """What a command prints, line by line, without spaces at the ends of lines."""
+        """The output of a command, line by line, without spaces at the ends of lines."""
         if match := re.fullmatch(r"cd (\S+)", command):
             self._folder = self._folder / match[1]
             return []
@@ -108,7 +108,7 @@ class Shell:
 
 
 def built_wheel(folder: Path) -> Path:
-    """Build the wheel and unpack it: what somebody has who installs it, and nothing else of the repository."""
+    """Build the wheel and unpack it: the content of an installation, and nothing else of the repository."""
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]
     subprocess.run([*command, "--no-build-isolation", "--wheel-dir", str(folder), str(ROOT)], check=True)
     (wheel,) = folder.glob("*.whl")

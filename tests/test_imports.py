@@ -1,4 +1,4 @@
-"""Who imports whom: never in a circle, and only from the implementations towards the specification.
+"""The imports between packages: never in a circle, and only from the implementations towards the specification.
 
 Imports for types alone and imports within functions count: a reader follows them too.
 """
@@ -9,7 +9,7 @@ import grimp
 import pytest
 
 Imports = dict[str, set[str]]
-"""What a module or a room imports."""
+"""The imports of a module or a room."""
 
 TOWARDS = {
     "kvspec": set[str](),

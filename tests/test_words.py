@@ -16,11 +16,15 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = sorted(
     str(room.relative_to(ROOT))
-    for pattern in ("spec/kvspec/*", "reference/kvref", "cuda_impl/kvcuda", "conformance/kv*/*", "conformance/examples")
+    for pattern in (
+        *("spec/kvspec/*", "reference/kvref", "cuda_impl/kvcuda", "conformance/kv*/*", "conformance/examples"),
+        *("tests/[!k]*", "tests/kv[ct]*", "benchmarks"),
+    )
     for room in ROOT.glob(pattern)
     if room.suffix == ".py" or (room.is_dir() and room.name != "__pycache__")
+    if room != Path(__file__).resolve()  # which quotes the words
 )
-"""Packages, and the folders and modules within those of `spec/` and `conformance/`."""
+"""Packages, tests and benchmarks, and the folders and modules within those of `spec/`, `conformance/` and `tests/`."""
 PAGES = sorted(
     str(page.relative_to(ROOT))
     for pages in (

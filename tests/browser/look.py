@@ -79,7 +79,7 @@ def framed(page: str, width: int) -> str:
 
 
 def wrong(seen: dict[str, object], scheme: str, width: int) -> list[str]:
-    """What did not come out as it should."""
+    """The differences between the page and its description."""
     before, last = (f"line {line}" for line in seen["lines"])  # type: ignore[attr-defined]
     due = {
         "width": width,
@@ -92,12 +92,12 @@ def wrong(seen: dict[str, object], scheme: str, width: int) -> list[str]:
         "again": seen["rows"],
         "paper": "rgb(255, 255, 255)" if scheme == "light" else "rgb(20, 25, 29)",
     }
-    told = [f"{name} is {seen[name]!r}, not {value!r}" for name, value in due.items() if seen[name] != value]
+    reported = [f"{name} is {seen[name]!r}, not {value!r}" for name, value in due.items() if seen[name] != value]
     if int(str(seen["rows"])) > FIRST_SEEN:
         due_folds = int(str(seen["folds"])) > 1 and int(str(seen["unfolded"])) < FIRST_SEEN
-        told += [] if due_folds else [f"{seen['folds']} folds, {seen['unfolded']} events seen at first"]
-        told += [] if float(str(seen["text"])) > 300 or width < 640 else [f"the text is {seen['text']} px wide"]
-    return told
+        reported += [] if due_folds else [f"{seen['folds']} folds, {seen['unfolded']} events seen at first"]
+        reported += [] if float(str(seen["text"])) > 300 or width < 640 else [f"the text is {seen['text']} px wide"]
+    return reported
 
 
 def long_trace(path: Path) -> None:
@@ -130,11 +130,13 @@ def look(folder: Path) -> int:
             ]
             frame.write_text(framed(page.replace("</body>", f"{PROBE}</body>"), width))
             found = re.search(r'data-seen="([^"]*)"', chromium(*how, "--dump-dom", frame.as_uri()))
-            told = wrong(json.loads(unescape(found[1])), scheme, width) if found else ["the page's script did not run"]
+            reported = (
+                wrong(json.loads(unescape(found[1])), scheme, width) if found else ["the page's script did not run"]
+            )
             frame.write_text(framed(page, width))
             chromium(*how, f"--screenshot={folder}/{name}-{scheme}-{width}.png", frame.as_uri())
-            print(f"{name}, {scheme}, {width} px: {'; '.join(told) or 'steps and filters'}")
-            problems += len(told)
+            print(f"{name}, {scheme}, {width} px: {'; '.join(reported) or 'steps and filters'}")
+            problems += len(reported)
     return problems
 
 

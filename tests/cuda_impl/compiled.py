@@ -47,8 +47,8 @@ def compile(kernel: Kernel[...], variant: str, types: dict[str, str], **constant
         file.write(compiled.asm["cubin"])
         file.flush()
         command = [str(TOOLS / "cuobjdump"), "--dump-resource-usage", file.name]
-        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    registers, stack, local = map(int, RESOURCES.findall(told)[0])
+        reported = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    registers, stack, local = map(int, RESOURCES.findall(reported)[0])
     print(function.__name__, variant, registers, stack + local, sep=" | ", flush=True)
 
 

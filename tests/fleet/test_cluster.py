@@ -20,7 +20,7 @@ def test_results_come_in_order(cluster: Cluster) -> None:
     assert list(cluster.in_order(square, range(20))) == [number * number for number in range(20)]
 
 
-def test_whoever_has_enough_of_endless_parts_stops(cluster: Cluster) -> None:
+def test_a_caller_that_has_enough_of_endless_parts_stops(cluster: Cluster) -> None:
     for done in cluster.as_done(square, count()):
         assert done.result == done.part * done.part
         if done.part > 5:
@@ -40,8 +40,8 @@ def test_a_worker_that_is_killed_loses_nothing_and_nothing_counts_twice(cluster:
     assert len(list(tmp_path.iterdir())) == 10, "two parts were begun twice"
 
 
-def test_a_cluster_that_is_not_there_is_told_in_one_line() -> None:
+def test_a_cluster_that_is_not_there_is_reported_in_one_line() -> None:
     pytest.importorskip("ray")
-    with pytest.raises(LoadError, match=r"no cluster at '127\.0\.0\.1:1'") as told, connected("127.0.0.1:1"):
+    with pytest.raises(LoadError, match=r"no cluster at '127\.0\.0\.1:1'") as raised, connected("127.0.0.1:1"):
         pass
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(raised.value)

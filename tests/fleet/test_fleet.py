@@ -1,4 +1,4 @@
-"""What `--ray` changes of check, fuzz, soak and explore: where it is done, and nothing of what comes out."""
+"""`--ray` changes where check, fuzz, soak and explore are carried out, and nothing of their output."""
 
 import json
 import os
@@ -49,33 +49,33 @@ def checked(cluster: Cluster, out: Console, *urls: str) -> tuple[int, dict[str, 
     return status, json.loads(printed.get())
 
 
-def test_stories_are_told_as_without_a_cluster(tmp_path: Path) -> None:
-    """A page is handed out twice, and read unwritten by the second holder: with `-v` this is told whole, too."""
+def test_descriptions_are_those_without_a_cluster(tmp_path: Path) -> None:
+    """A page is handed out twice, and read unwritten by the second holder: with `-v` this is reported whole, too."""
     pages = {"pool": "kv", "pages": [1]}
     lines = [{"kvspec": 2, "level": "memory", "producer": "t", "pools": {"kv": {"num_pages": 2}}}]
     lines += [{"op": "take", "holder": holder, **pages} for holder in "ab"]
     lines += [{"op": "begin", "id": 1, "stream": "s", "reads": [pages | {"holder": "b"}]}]
     path = tmp_path / "t.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    told = {}
+    reported = {}
     for forms in (Forms(quiet=True), Forms(), Forms(verbose=True)):
         findings = check_url(str(path), [], forms.described).report.findings
         assert [finding.follows for finding in findings] == ["", "It may follow from 1."]
-        told[forms] = [bool(finding.trace.moments) for finding in findings]
-    assert [*told.values()] == [[False, False], [True, False], [True, True]]
+        reported[forms] = [bool(finding.trace.moments) for finding in findings]
+    assert [*reported.values()] == [[False, False], [True, False], [True, True]]
 
 
-def test_traces_are_checked_by_url_and_one_defect_is_told_once(
+def test_traces_are_checked_by_url_and_one_defect_is_reported_once(
     cluster: Cluster, traces: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = Console(width=200)
     with out.capture() as printed:
         status = check_traces(out, cluster, [f"file://{traces}/*/*.jsonl"], None, Forms())
     assert status == BROKEN
-    told = printed.get()
-    assert told.count("MEM-RACE is broken") == 1
-    assert "1. is in 2 of 9 traces, the oldest of 2023-11-14 22:13 UTC" in told
-    assert "9 traces: 6 conforms, 2 fails, 1 unusable" in told
+    reported = printed.get()
+    assert reported.count("MEM-RACE is broken") == 1
+    assert "1. is in 2 of 9 traces, the oldest of 2023-11-14 22:13 UTC" in reported
+    assert "9 traces: 6 conforms, 2 fails, 1 unusable" in reported
     assert "torn.jsonl" in capsys.readouterr().err
 
 
@@ -88,7 +88,7 @@ def test_the_report_counts_every_trace_once(cluster: Cluster, traces: Path) -> N
     assert checked(cluster, Console(width=200), f"{traces}/three/logit*.jsonl")[0] == CONFORMS
 
 
-def test_fuzzing_finds_a_mutant_and_its_trace_is_told_with_answers(cluster: Cluster) -> None:
+def test_fuzzing_finds_a_mutant_and_its_trace_is_reported_with_answers(cluster: Cluster) -> None:
     impl = "bug:retract-tail-orphaned"
     carried_out = fuzzed(cluster, load(impl), impl, Budget(operations=100 * OPERATIONS), 1)
     failure = next(tally.failure for tally, _ in carried_out if tally.failure is not None)

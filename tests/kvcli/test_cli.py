@@ -1,4 +1,4 @@
-"""What the commands print, and how they end."""
+"""The output of the commands, and how they end."""
 
 import os
 import re
@@ -39,11 +39,11 @@ def test_all_embedded_vectors_conform(capsys: pytest.CaptureFixture[str]) -> Non
     assert f"reference: {count} passed;" in capsys.readouterr().out
 
 
-def test_who_tells_nothing_is_not_said_to_conform(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_implementation_that_reports_nothing_is_not_said_to_conform(capsys: pytest.CaptureFixture[str]) -> None:
     silent = ["--impl", "tests.conformance.vectors.silent:Silent"]
     assert run_command(["run", "logit_reserve", *silent]) == 1
-    told = "0 passed, 1 passed in part (STORE-4 not checked)"
-    assert told in capsys.readouterr().out
+    reported = "0 passed, 1 passed in part (STORE-4 not checked)"
+    assert reported in capsys.readouterr().out
     assert run_command(["run", "context_limit", *silent]) == 0
     assert "silent:Silent: 1 passed;" in capsys.readouterr().out
 
@@ -115,7 +115,9 @@ def test_a_wrong_answer_is_recorded_too(vector: str, tmp_path: Path) -> None:
     assert run_command(["check", str(tmp_path / "t" / "life.jsonl")]) == 1
 
 
-def test_rules_with_too_little_to_judge_by_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rules_with_too_little_reported_to_check_them_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     trace = write(tmp_path / "t.jsonl", HEADER, *RECORDED[:5], RECORDED[5] | {"obs": {}})
     assert run_command(["check", str(trace)]) == 0
     assert "Not reported, so not checked: freed (PAGE-1, 1 time)." in capsys.readouterr().out
@@ -183,12 +185,12 @@ def test_help_teaches_with_examples(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 HEAVY = ("hypothesis", "z3", "crosshair", "torch", "icontract", "kvref", "kvcuda", "kvspec.model", "msgspec", "numpy")
-"""What takes long to import, and what only a command that is carried out needs."""
+"""Modules that take long to import, and that only a command that is carried out needs."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["rules"], ["soak", "--help"], []], ids=" ".join)
-def test_what_only_tells_imports_nothing_heavy(arguments: list[str]) -> None:
+def test_commands_that_only_print_import_nothing_heavy(arguments: list[str]) -> None:
     program = (
         "import sys\n"
         "from kvcli.main import run_command\n"
@@ -224,10 +226,10 @@ def test_kvspecs_own_vectors_go_by_their_names(capsys: pytest.CaptureFixture[str
 def test_no_word_is_broken_in_80_columns(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     assert run_command(["rules"]) == 0
-    told = capsys.readouterr().out
-    assert max(map(len, told.splitlines())) <= 80
+    reported = capsys.readouterr().out
+    assert max(map(len, reported.splitlines())) <= 80
     for rule in ALL_RULES.values():
-        assert f"{rule.statement} Why: {rule.reason}" in " ".join(told.split())
+        assert f"{rule.statement} Why: {rule.reason}" in " ".join(reported.split())
 
 
 HELPFUL = ["run", "check", "show", "fuzz", "bugs", "matrix", "explore", "rules", "replay mooncake"]

@@ -1,4 +1,4 @@
-"""Every long command ends within a second of SIGINT and SIGTERM, leaves no child behind, and tells what it has."""
+"""Every long command ends within a second of SIGINT and SIGTERM, leaves no child behind, and reports what it has."""
 
 import json
 import os
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 KVSPEC = [sys.executable, "-P", "-c", "from kvcli.main import main; main()"]
 PROCESSOR_SECONDS = 1.0
-"""What a command may still compute once it was told to end. On a machine with nothing else to do that is the time."""
+"""The CPU time of a command once it was asked to end. On a machine with nothing else to do that is the time."""
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -37,7 +37,7 @@ class Ended(NamedTuple):
 
 
 def processor_seconds(process: int) -> float:
-    """What a process has computed itself, without its children."""
+    """The CPU time of a process itself, without its children."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
 
@@ -70,7 +70,7 @@ def interrupted(command: list[str], number: int, folder: Path, under_way: Callab
         seconds = processor_seconds(process.pid) - running[process.pid]
         process.wait()
         left, patience = processes(process.pid), time.monotonic() + 2
-        while left and time.monotonic() < patience:  # whoever was killed is gone in a moment
+        while left and time.monotonic() < patience:  # a killed process is gone in a moment
             time.sleep(0.05)
             left = processes(process.pid)
     finally:
@@ -194,7 +194,7 @@ BY_TERMINAL = ("check", "check of several", "fuzz", "soak", "prove")
         *(pytest.param(name, signal.SIGTERM, marks=pytest.mark.thorough) for name in BY_TERMINAL),
     ],
 )
-def test_a_long_command_ends_at_once_and_tells_what_it_has(name: str, number: int, tmp_path: Path) -> None:
+def test_a_long_command_ends_at_once_and_reports_what_it_has(name: str, number: int, tmp_path: Path) -> None:
     arguments, under_way, said, broken = COMMANDS[name]
     ended = interrupted([*KVSPEC, *arguments(tmp_path)], number, tmp_path, under_way)
     assert "Traceback" not in ended.said
@@ -207,7 +207,7 @@ def test_a_long_command_ends_at_once_and_tells_what_it_has(name: str, number: in
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
-def test_a_trace_is_followed_until_somebody_interrupts_it(number: int, tmp_path: Path) -> None:
+def test_a_trace_is_followed_until_an_interrupt(number: int, tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     path.write_bytes(lines(HEADER, *RECORDED))
     ended = interrupted([*KVSPEC, "check", "--follow", str(path)], number, tmp_path, has_read(path))
@@ -217,7 +217,7 @@ def test_a_trace_is_followed_until_somebody_interrupts_it(number: int, tmp_path:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
-def test_what_is_found_while_following_is_told_as_of_a_trace_that_is_complete(number: int, tmp_path: Path) -> None:
+def test_findings_while_following_are_those_of_a_complete_trace(number: int, tmp_path: Path) -> None:
     header = {"kvspec": 2, "level": "memory", "producer": "a test", "pools": {"kv": {"num_pages": 8}}}
     taken = {"op": "take", "holder": "a", "pool": "kv", "pages": [1]}
     memory, requests = tmp_path / "memory.jsonl", tmp_path / "requests.jsonl"
@@ -227,7 +227,7 @@ def test_what_is_found_while_following_is_told_as_of_a_trace_that_is_complete(nu
         whole = subprocess.run([*KVSPEC, "check", str(path)], cwd=tmp_path, capture_output=True, text=True, check=False)
         ended = interrupted([*KVSPEC, "check", "--follow", str(path)], number, tmp_path, has_read(path))
         assert "shortest" in whole.stdout
-        assert ended.said.endswith(whole.stdout)  # after what was told when it was met
+        assert ended.said.endswith(whole.stdout)  # after the output that came when it was met
         assert (ended.status, ended.left) == (1, [])
 
 

@@ -79,7 +79,7 @@ def test_standard_output_may_be_closed(command: list[str], folder: Path) -> None
 
 
 @pytest.mark.parametrize("command", [["rules"], ["engines", "list"]], ids=" ".join)
-def test_a_full_standard_output_is_told(command: list[str], folder: Path) -> None:
+def test_a_full_standard_output_is_reported(command: list[str], folder: Path) -> None:
     """Whether more is printed than is held back, or less."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     with Path("/dev/full").open("wb") as full:
@@ -132,7 +132,7 @@ def test_control_characters_and_marks_of_direction_are_escaped(tmp_path: Path) -
         assert [char for char in shown if not char.isprintable() and char != "\n"] == []
 
 
-def test_what_is_wrong_is_told_in_a_few_hundred_characters(tmp_path: Path) -> None:
+def test_an_error_is_reported_in_a_few_hundred_characters(tmp_path: Path) -> None:
     path = write(tmp_path / "v.jsonl", HEADER, {"op": "x" * 100_000})
     done = ended(["check", str(path)], tmp_path, stdout=subprocess.PIPE)
     assert (done.returncode, len(done.stderr) < 700) == (2, True)

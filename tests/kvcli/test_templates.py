@@ -121,7 +121,7 @@ def test_the_test_of_vllms_scheduler_passes_and_fails_with_a_defect_in_vllm(fold
     assert "MEM-" in done.stdout
 
 
-def test_a_vllm_that_is_not_there_is_told_in_one_line(folder: Path) -> None:
+def test_a_vllm_that_is_not_there_is_reported_in_one_line(folder: Path) -> None:
     start("attach")
     done = pytest_of(KVSPEC_VLLM_WHEEL=str(folder))
     assert done.returncode == console.UNUSABLE

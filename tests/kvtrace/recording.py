@@ -19,7 +19,7 @@ from kvtrace.writer import TraceWriter
 
 
 def record(path: Path) -> TraceWriter:
-    """Walk and record, until somebody ends the process, or until nothing more can be written."""
+    """Walk and record, until a signal ends the process, or until nothing more can be written."""
     writer = TraceWriter(path)
     driver = Driver(1, writer.emit, TieredEngine)  # type: ignore[arg-type]
     writer.header("a test", driver.sizes.pools())

@@ -71,12 +71,12 @@ def test_a_full_disk_leaves_whole_lines(limit: int, suffix: str, tmp_path: Path)
         assert run_command(["check", str(last)]) == 0
 
 
-def test_whoever_is_killed_leaves_all_but_the_last_line(tmp_path: Path) -> None:
+def test_a_killed_process_leaves_all_but_the_last_line(tmp_path: Path) -> None:
     paths = [tmp_path / str(number) / "trace.jsonl" for number in range(KILLED)]
     for path in paths:
         path.parent.mkdir()
     subprocess.run([*RECORDING, *paths], check=True)
-    told = 0
+    recorded = 0
     for path in paths:
         files = sorted(path.parent.iterdir())
         for file in files:
@@ -84,5 +84,5 @@ def test_whoever_is_killed_leaves_all_but_the_last_line(tmp_path: Path) -> None:
             events, wrong = read(file)
             assert wrong in ("", "no event follows the header", "the file is empty") or wrong.startswith("truncated")
             assert events == max(whole - 1, 0)
-            told += events
-    assert told > 10 * KILLED
+            recorded += events
+    assert recorded > 10 * KILLED

@@ -1,4 +1,4 @@
-"""`TraceWriter`: every event of the law, whatever containers an engine has, and no exception into the engine."""
+"""`TraceWriter`: every memory event, whatever containers an engine has, and no exception into the engine."""
 
 import inspect
 from pathlib import Path
@@ -17,7 +17,7 @@ POOLS = {"kv": Pool(page_size=16, num_pages=64)}
 _event = msgspec.json.Decoder(MemoryEvent)
 
 
-def told(path: Path) -> list[Any]:
+def written(path: Path) -> list[Any]:
     header, *lines = path.read_bytes().splitlines()
     assert msgspec.json.decode(header, type=MemoryHeader) == MemoryHeader(2, "memory", "test", POOLS)
     return [_event.decode(line) for line in lines]
@@ -29,7 +29,7 @@ def test_each_event_has_a_method_with_its_fields_but_the_host_which_the_header_n
         assert [*list(inspect.signature(method).parameters)[1:], "host"] == list(event.__struct_fields__)
 
 
-def test_what_is_told_is_what_the_law_reads(tmp_path: Path) -> None:
+def test_emitted_events_are_those_that_the_memory_checker_reads(tmp_path: Path) -> None:
     writer = TraceWriter(tmp_path / "t.jsonl")
     writer.header("test", POOLS)
     writer.take("r", "kv", [1, 2, (5, 3)], at="alloc")
@@ -41,7 +41,7 @@ def test_what_is_told_is_what_the_law_reads(tmp_path: Path) -> None:
     writer.failed("stuck", "nothing runs")
     writer.close()
     assert writer.problem is None
-    assert told(writer.files[0]) == [
+    assert written(writer.files[0]) == [
         events.Take("r", "kv", [1, 2, (5, 3)], at="alloc"),
         events.Share("s", "kv", [1, 2], ["a", "b"], True),
         events.Publish("kv", [(1, 2)], ["a", "b"], ["x", "y"], 16, True),
@@ -60,7 +60,7 @@ def test_pages_come_in_any_container(tmp_path: Path, pages: Any) -> None:
     writer.header("test", POOLS)
     writer.take("r", "kv", pages)
     writer.close()
-    assert told(writer.files[0])[0].pages in ([1, 2], [(1, 2)])
+    assert written(writer.files[0])[0].pages in ([1, 2], [(1, 2)])
 
 
 def test_pages_come_as_an_array(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_pages_come_as_an_array(tmp_path: Path) -> None:
     writer.take("r", "kv", numpy.array([3]))
     writer.take("r", "kv", [numpy.int64(4)])
     writer.close()
-    assert [event.pages for event in told(writer.files[0])] == [[3], [4]]
+    assert [event.pages for event in written(writer.files[0])] == [[3], [4]]
 
 
 def test_the_engine_may_change_its_list_afterwards(tmp_path: Path) -> None:
@@ -80,10 +80,12 @@ def test_the_engine_may_change_its_list_afterwards(tmp_path: Path) -> None:
     writer.take("r", "kv", pages)
     pages.clear()
     writer.close()
-    assert told(writer.files[0])[0].pages == [1, 2]
+    assert written(writer.files[0])[0].pages == [1, 2]
 
 
-def test_what_cannot_be_told_ends_the_recording_and_says_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_event_that_cannot_be_written_ends_the_recording_and_says_why(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     writer = TraceWriter(tmp_path / "t.jsonl")
     writer.header("test", POOLS)
     writer.end_holder("a")
@@ -95,10 +97,10 @@ def test_what_cannot_be_told_ends_the_recording_and_says_why(tmp_path: Path, cap
     assert writer.problem is None
     writer.end_holder("c")
     writer.close()
-    assert [told(path) for path in writer.files] == [[events.EndHolder("a")], [events.EndHolder("c")]]
+    assert [written(path) for path in writer.files] == [[events.EndHolder("a")], [events.EndHolder("c")]]
 
 
-def test_nothing_is_told_before_the_header_and_after_the_end(tmp_path: Path) -> None:
+def test_nothing_is_written_before_the_header_and_after_the_end(tmp_path: Path) -> None:
     writer = TraceWriter(tmp_path / "t.jsonl")
     writer.end_holder("a")
     writer.header("test", POOLS)
@@ -107,7 +109,7 @@ def test_nothing_is_told_before_the_header_and_after_the_end(tmp_path: Path) -> 
     assert writer.problem == "the cache was flushed"
     writer.end_holder("c")
     writer.close()
-    assert told(writer.files[0]) == [events.EndHolder("b")]
+    assert written(writer.files[0]) == [events.EndHolder("b")]
 
 
 def test_a_full_buffer_ends_the_recording_and_says_why(tmp_path: Path) -> None:
@@ -117,7 +119,7 @@ def test_a_full_buffer_ends_the_recording_and_says_why(tmp_path: Path) -> None:
         writer.end_holder(str(number))
     assert "wait to be written" in (writer.problem or "")
     writer.close()
-    assert told(writer.files[0]) == [events.EndHolder(str(number)) for number in range(10)]
+    assert written(writer.files[0]) == [events.EndHolder(str(number)) for number in range(10)]
 
 
 def test_a_closed_recording_is_not_waited_for(tmp_path: Path) -> None:

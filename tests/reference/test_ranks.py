@@ -26,8 +26,8 @@ class Ranks:
         pages, host_pages = self.random.randint(6, 11), self.random.randint(3, 6)
         self.sizes = Sizes(device_pages=pages, host_pages=host_pages, overlap=1, storage=False)
         self.families = [[self.random.randrange(3) for _ in range(12)] for _ in range(3)]
-        self.told: list[list[Event]] = [[] for _ in range(RANKS)]
-        self.engines = [TieredEngine(self.sizes, told.append) for told in self.told]
+        self.reported: list[list[Event]] = [[] for _ in range(RANKS)]
+        self.engines = [TieredEngine(self.sizes, reported.append) for reported in self.reported]
         self.made = 0
         self.often = [self.random.choice((0.05, 0.5)) for _ in self.engines]
         """Rank -> how often a transfer of its own is complete."""
@@ -38,19 +38,19 @@ class Ranks:
             for engine, often in zip(self.engines, self.often, strict=True):
                 if engine.transfers.in_flight and self.random.random() < often:
                     engine.see_transfer(next(iter(engine.transfers.in_flight)))
-        for engine, told in zip(self.engines, self.told, strict=True):
+        for engine, reported in zip(self.engines, self.reported, strict=True):
             for name in [*engine.requests]:
                 engine.leave(name)
             self.see_all(engine, 1 << 60)
             for id in [*engine.passes]:
                 engine.see_pass(id)
             self.see_all(engine, 1 << 60)
-            told.append(Idle())
+            reported.append(Idle())
 
     def decide(self, what: dict[int, str]) -> None:
         """Rank -> what it decides."""
         for rank, words in what.items():
-            self.told[rank].append(Decide("tp", words))
+            self.reported[rank].append(Decide("tp", words))
 
     def submit(self) -> None:
         self.made += 1
@@ -147,10 +147,10 @@ def found(kind: type[Ranks], seed: int, folder: Path) -> tuple[set[str], int]:
     """The codes of the findings, and how many decisions were compared."""
     ranks, files = kind(seed), list[Path]()
     ranks.walk()
-    for number, told in enumerate(ranks.told):
+    for number, reported in enumerate(ranks.reported):
         header = MemoryHeader(VERSION, "memory", "ranks", ranks.sizes.pools(), f"tp{number}")
         files.append(folder / f"{seed}.{number}.jsonl")
-        files[-1].write_bytes(b"".join(encode(line) + b"\n" for line in (header, *told)))
+        files[-1].write_bytes(b"".join(encode(line) + b"\n" for line in (header, *reported)))
     with MergedReader(Parts(tuple(files))) as merged:
         checker = kvcheck.Checker(merged.header.pools)
         codes = {finding.code for _, event in merged for finding in checker.step(event)}
