@@ -124,12 +124,12 @@ class Locks(Rows):
         return low if self._window else None
 
     def _holder(self, named: Any) -> str:
-        """The holder of a lock that changes: that of the running function, or the acknowledged transfer."""
-        who = self._who[-1]
-        if who in ("writing", "loading"):
-            kind = "write" if who == "writing" else "load"
-            return f"{kind} {getattr(named, 'id', named)}"
-        return who
+        """The holder of a lock that changes: that of the running function, or the transfer of the node."""
+        who, node = self._who[-1], getattr(named, "id", named)
+        if who == "loading":
+            return f"load {node}"
+        # One backup may lock several nodes, each of which is acknowledged for itself.
+        return f"write {node}" if who.startswith(("write ", "writing")) else who
 
     def _next_lock(self) -> str:
         self._launched += 1

@@ -113,6 +113,16 @@ class Release:
         """The module of storages behind the host tier."""
         return importlib.import_module("sglang.srt.mem_cache.hicache_storage")
 
+    @property
+    def stored(self) -> bool:
+        """Whether its storage behind the host tier is driven: before 0.5.14, and from 0.5.22 on."""
+        return self.unified or not self.scheduled
+
+    @cached_property
+    def attachment(self) -> Any:
+        """The module that attaches a storage to a server that runs, in releases with one tree for all pools."""
+        return importlib.import_module("sglang.srt.mem_cache.unified_cache.storage_attachment")
+
     @cached_property
     def scheduler(self) -> Any:
         """The module of its scheduler, with all scheduling modules."""

@@ -5,6 +5,7 @@ of its name the content of the tree's node from which it was written. A prefetch
 until the tree has them or they go back; a backup pins those that it reads.
 """
 
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -31,18 +32,24 @@ class Storage(Transfers):
         self._backups: dict[int, dict[int, str]] = {}
         """Backup that is not acknowledged -> host page -> its content."""
         self._files = count(1)
-        if release.unified:
-            return
-        cache, hook, file = release.cache_class, self.hooks.hook, release.storage.HiCacheFile
+        cache, controller, hook = release.cache_class, release.controller_class, self.hooks.hook
+        file = release.storage.HiCacheFile
         hook(file, "set", before=lambda backend, key, *_: self._file(backend, key).exists(), after=self._saved)
         hook(file, "get", after=self._fetched)
         hook(release.host_class, "get_data_page", after=lambda _, data, __, index, *___: self._leaves(data, index))
         hook(release.host_class, "set_from_flat_data_page", before=lambda _, index, data: self._arrives(data, index))
-        for name in ("prefetch_from_storage", "check_prefetch_progress"):
-            self._acting(cache, name, lambda _, rid, *__, **___: f"prefetch {rid}")
-        hook(cache, "_insert_helper_host", after=self._grafted)
-        hook(release.controller_class, "write_storage", after=self._backup_begins)
-        self._acting(cache, "drain_storage_control_queues", lambda _: _RETURNED, after=self._backups_end)
+        if release.unified:
+            asked: Callable[..., str] = lambda _, operation, *__, **___: f"prefetch {operation.request_id}"  # noqa: E731
+            self._acting(controller, "allocate_storage_hit", asked)
+            self._acting(cache, "_handle_prefetch_result", asked)
+            hook(release.core.UnifiedTreeCore, "insert_host", after=self._grafted)
+        else:
+            for name in ("prefetch_from_storage", "check_prefetch_progress"):
+                self._acting(cache, name, lambda _, rid, *__, **___: f"prefetch {rid}")
+            hook(cache, "_insert_helper_host", after=self._grafted)
+        hook(controller, "write_storage", after=self._backup_begins)
+        drain = "_drain_storage_control_queues_impl" if release.unified else "drain_storage_control_queues"
+        self._acting(cache, drain, lambda *_, **__: _RETURNED, after=self._backups_end)
 
     def _file(self, backend: Any, key: str) -> Path:
         return Path(backend.file_path, f"{backend._get_suffixed_key(key)}.bin")
@@ -64,7 +71,7 @@ class Storage(Transfers):
         self._backups[backup] = dict(zip(pages, names, strict=True))
         self.hooks.emit(Share(f"backup {backup}", HOST, [*pages], names, pin=True))
 
-    def _backups_end(self, _: None, *__: Any) -> None:
+    def _backups_end(self, _: None, *__: Any, **___: Any) -> None:
         for backup in [known for known in self._backups if known not in self._cache.ongoing_backup]:
             self.hooks.emit(Released(f"backup {backup}", HOST, [*self._backups.pop(backup)]))
 
@@ -99,11 +106,12 @@ class Storage(Transfers):
         target = Use(pool=HOST, pages=[page], holder=self._prefetched.get(page))
         self._copied_at_once(Use(pool=STORAGE, pages=[data.kvspec_file]), target)
 
-    def _grafted(self, _: None, known: int, __: Any, anchor: Any, key: Any, indices: Any, *___: Any) -> None:
-        """The tree has what was prefetched, except the first `known` tokens, which it had."""
-        pages = self._tree.pages(indices[known:])
+    def _grafted(self, _: None, __: Any, ___: Any, anchor: Any, key: Any, indices: Any, *____: Any) -> None:
+        """The tree has what was prefetched, except what it had."""
+        for node in self._tree.path(self._tree.walk(key, self._tree.node(anchor))):
+            self._publish_host(node, planned=False)
+        pages = [page for page in self._tree.pages(indices) if page in self._keys[HOST]]
         if pages:
-            self._publish_host(self._tree.walk(key, anchor), planned=False)
             self.hooks.emit(Released(self._who[-1], HOST, [*pages]))
         for page in pages:
             del self._prefetched[page]

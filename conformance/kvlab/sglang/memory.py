@@ -16,6 +16,7 @@ from typing import Any
 from kvattach.patches import Patches
 from kvattach.sglang.release import Release
 from kvlab.sglang.storage import arguments as of_storage
+from kvlab.sglang.storage import attach
 from kvlab.stubs import Arguments
 
 LAYERS = 2
@@ -168,6 +169,8 @@ class UnifiedMemory(Memory):
         self.cache.write_through_threshold = 1 if shape.write_policy == "write_through" else 2
         self.cache.is_write_back = shape.write_policy == "write_back"
         self.cache.load_back_threshold = 1
+        if shape.prefetch_policy:
+            attach(release, self.cache, shape.prefetch_policy)
 
     @contextmanager
     def configured(self) -> Iterator[None]:
@@ -246,6 +249,11 @@ class UnifiedMemory(Memory):
 
     def let_go(self, req: Any, *, publish: bool) -> None:
         """A request finishes, or is retracted."""
+        if not req.kv.kv_allocated_len:
+            # There was no page for it, so it has a row and a lock alone.
+            self.cache.unlock(req.lock)
+            self.rows.free(req)
+            return
         if publish:
             req.finished_reason = self._finished
         self.release.common.release_kv_cache(req, self.cache, checkpoint=publish)

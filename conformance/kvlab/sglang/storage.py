@@ -20,6 +20,7 @@ from unittest.mock import patch
 
 from kvattach.patches import Patches
 from kvattach.sglang.release import Release
+from kvlab.stubs import Arguments
 
 FOLDER = "SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR"
 ALONE = {
@@ -27,9 +28,16 @@ ALONE = {
     "get_pipeline_model_parallel_world_size": 1,
     "get_tensor_model_parallel_rank": 0,
     "get_tensor_model_parallel_world_size": 1,
+    "get_parallel": SimpleNamespace(
+        attn_dcp_rank=0, attn_dcp_size=1, dcp_size=1, pp_rank=0, pp_size=1, tp_rank=0, tp_size=1
+    ),
     "is_dp_attention_enabled": False,
 }
 """The answers of the imports that a controller asks for the server's only rank."""
+SERVED = Arguments(hicache_host_memory_mode="cache")
+"""The arguments of which the scheduler's lines read those of host memory."""
+EXTRA = json.dumps({"prefetch_threshold": 1})
+"""The extra configuration of a storage in which each page is looked up."""
 
 
 class Threads:
@@ -43,14 +51,12 @@ class Threads:
         self.over = False
         self.driver = threading.Semaphore(0)
         """The driver waits for it while a thread runs."""
+        self.queue: type[Waiting] = type("Queue", (Waiting,), {"threads": self})
+        """The class of queues at which they wait; none gets too long here."""
 
     def make(self, target: Callable[[], None], daemon: bool = True) -> "Thread":
         """One more, in the place of `threading.Thread`."""
         return Thread(self, target)
-
-    def queue(self, maxsize: int = 0) -> "Waiting":
-        """A queue at which they wait; it never gets too long here."""
-        return Waiting(self)
 
     def advance(self) -> None:
         """Let some threads get on, or none."""
@@ -139,15 +145,12 @@ class Thread:
 class Waiting(Queue[Any]):
     """A queue at which a thread waits until there is something. A thread that is joined finds it empty."""
 
-    def __init__(self, threads: Threads) -> None:
-        """It is empty."""
-        super().__init__()
-        self._threads = threads
+    threads: Threads
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         """The first item; `timeout` has no meaning."""
         if block:
-            self._threads.pause(lambda: not self.empty())
+            self.threads.pause(lambda: not self.empty())
         return super().get(block=False)
 
 
@@ -170,6 +173,8 @@ def stored(release: Release, seed: int) -> Iterator[Threads]:
         patches.set(release.controller, "Queue", threads.queue)
         for name, value in ALONE.items():
             patches.set(release.controller, name, lambda value=value: value)
+        if release.scheduled:
+            patches.set(release.scheduler, "get_memory", lambda: SERVED)
         for name in ("get", "set", "exists"):
             patches.set(release.storage.HiCacheFile, name, paused(getattr(release.storage.HiCacheFile, name)))
         with patch.dict(os.environ, {FOLDER: folder}):
@@ -180,16 +185,31 @@ def stored(release: Release, seed: int) -> Iterator[Threads]:
 
 
 def arguments(policy: str) -> dict[str, str | None]:
-    """The arguments of a server with a storage, in which each page is looked up; without a policy it has none."""
+    """The arguments of a server with a storage; without a policy it has none."""
     return {
         "hicache_storage_backend": "file" if policy else None,
-        "hicache_storage_backend_extra_config": json.dumps({"prefetch_threshold": 1}) if policy else None,
+        "hicache_storage_backend_extra_config": EXTRA if policy else None,
         "hicache_storage_prefetch_policy": policy or "best_effort",
     }
 
 
+def attach(release: Release, cache: Any, policy: str) -> None:
+    """A server that runs gets a storage, as its release does that.
+
+    Raises:
+        RuntimeError: the release refuses it.
+    """
+    done, message = release.attachment.StorageAttachment(cache).attach("file", EXTRA, "", policy)
+    if not done:
+        raise RuntimeError(message)
+
+
 def prefetch(memory: Any, req: Any) -> None:
     """A request that enters the queue asks for what the tree has not."""
+    if memory.release.scheduled:
+        asking = SimpleNamespace(tree_cache=memory.cache, enable_hicache_storage=True, enable_lmcache=False)
+        memory.release.scheduler.Scheduler._prefetch_kvcache(asking, req)
+        return
     found, node = memory.match(req), req.last_host_node
     if node.backuped or node is memory.cache.root_node:
         tokens = (req.origin_input_ids + req.output_ids)[found:]
@@ -198,4 +218,4 @@ def prefetch(memory: Any, req: Any) -> None:
 
 def prefetched(memory: Any, req: Any) -> bool:
     """Whether a request waits no longer; what was read for it is in the tree then."""
-    return bool(memory.cache.check_prefetch_progress(req.rid))
+    return bool(memory.cache.check_prefetch_progress(getattr(req, "cache_request_handle", req.rid)))

@@ -25,7 +25,9 @@ RUNS = 60
 PAIRS_EVERY = 4
 """One seed of so many drives a prefill and a decode server besides."""
 STORED_EVERY = 3
-"""One walk of so many has a storage behind the host tier, in releases whose scheduler is not driven."""
+"""One walk of so many has a storage behind the host tier, in releases whose scheduler is not driven ..."""
+STORED_WALKS = 12
+"""... and one run of so many in the others."""
 RANKS_EVERY = 6
 """One seed of so many drives the ranks of one server instead of a walk."""
 
@@ -74,7 +76,7 @@ def trial(folder: Path) -> Trial:
     def drive_stored(seed: int) -> None:
         drive.ended(walk.run(release, seed, drive.attached, storage=True))
 
-    runs = ({"pair": drive_pair} if release.pairs else {}) | ({} if release.scheduled else {"storage": drive_stored})
+    runs = ({"pair": drive_pair} if release.pairs else {}) | ({"storage": drive_stored} if release.stored else {})
 
     def searched(one: Known) -> Known:
         """Look for an issue of two servers, or of a storage, in drives of these."""
@@ -83,8 +85,8 @@ def trial(folder: Path) -> Trial:
 
     known = known_issues("sglang", Shape, run_in, fixes, runs=RUNS, can_run=partial(can_run, release))
     known = [searched(one) for one in known]
-    served = OVERLAPPED if release.scheduled else STORED
-    goals = {**(PAIRED if release.pairs else served), **(ILLUSTRATED if release.sessions is not None else {})}
+    goals = {**(STORED if release.stored else OVERLAPPED), **(PAIRED if release.pairs else {})}
+    goals |= ILLUSTRATED if release.sessions is not None else {}
     return Trial("SGLang", drive.attach, run, injected, fix_all, known, goals=goals)
 
 
@@ -102,6 +104,6 @@ def _run(release: Release, seed: int, attached: Attached, checked: CheckedTrace)
     if not release.scheduled:
         return walk.run(release, seed, attached, storage=seed % STORED_EVERY == STORED_EVERY - 1)
     if seed % 3 == 1:
-        return walk.run(release, seed, attached)
+        return walk.run(release, seed, attached, storage=release.stored and seed % STORED_WALKS == STORED_WALKS - 2)
     host = seed % 3 == 0 or not release.unified
     return driver.run(release, seed, attached, host=host, report=checked.find)

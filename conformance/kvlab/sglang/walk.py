@@ -93,16 +93,20 @@ class Walk:
         rng = random.Random(seed)
         page_size = rng.choice([1, 2, 4])
         pages = rng.randint(10, 30)
+        host_pages, many = pages * 2 + rng.randint(0, 20), 1
+        if threads is not None and release.scheduled:
+            # A prefetch takes host pages for what it has found alone. So many requests have to push pages off the host.
+            host_pages, many = pages // 2, 4
         self._shape = Shape(
             page_size=page_size,
             pages=pages,
-            host_pages=pages * 2 + rng.randint(0, 20),
+            host_pages=host_pages,
             rows=2 + pages % 5,
             context=pages * page_size + page_size,
             write_policy=rng.choice(["write_through", "write_through", "write_through_selective", "write_back"]),
             prefetch_policy="" if threads is None else threads.rng.choice(["best_effort", "wait_complete"]),
         )
-        requests, alphabet = rng.randint(10, 40), rng.choice([2, 3, 50])
+        requests, alphabet = many * rng.randint(10, 40), rng.choice([2, 3, 50])
         self._chunk = page_size * rng.choice([1, 2, 4, 50])
         self._overlap = rng.random() < 0.8
         self._retracts = rng.choice([0.0, 0.05])
