@@ -26,7 +26,7 @@ from kvspec.memory.events import Failed, MemoryEvent, Pool
 MISSES = ("AttributeError", "ImportError", "ModuleNotFoundError", "NameError", "NotImplementedError", "TypeError")
 """Errors of an engine that show, if every run has them, that the driver lacks a stub that the engine needs."""
 
-LEAST = 20
+LEAST = 40
 """The least number of runs of a release, even if they take longer than requested ..."""
 
 SLOW = 5
