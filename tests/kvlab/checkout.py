@@ -27,7 +27,7 @@ def checkout_of(engine: str, within: Path | None = None) -> Path:
 
 
 def release_of(version: str, engine: str = "sglang") -> Path:
-    """Where a release is installed. The test is skipped if it is not there, or if nobody asks for such tests."""
+    """Where a release is installed. The test is skipped if it is not there, or if such tests are not asked for."""
     if "KVSPEC_RELEASES" not in os.environ:
         pytest.skip("make engine-tests")
     folder = folder_of(version, engine=engine)

@@ -14,18 +14,18 @@ from tests.kvlab.checkout import release_of
 
 
 class Driven(NamedTuple):
-    """Drives without known issues, and with one planted defect after the other."""
+    """Drives without known issues, and with one injected defect after the other."""
 
     events: int
     found: list[str]
-    """The codes of the findings without a planted defect."""
+    """The codes of the findings without an injected defect."""
     codes: dict[str, str | None]
-    """Planted defect -> the code of its first finding."""
+    """Injected defect -> the code of its first finding."""
 
 
-def driven(seeds: range, more: range, planted: Sequence[str]) -> Driven:
-    """Drive release 0.5.23 with `seeds`, and with each `planted` defect until a finding, with `more`."""
-    given = json.dumps([[seeds.start, seeds.stop, seeds.step], [more.start, more.stop, more.step], [*planted]])
+def driven(seeds: range, more: range, injected: Sequence[str]) -> Driven:
+    """Drive release 0.5.23 with `seeds`, and with each `injected` defect until a finding, with `more`."""
+    given = json.dumps([[seeds.start, seeds.stop, seeds.step], [more.start, more.stop, more.step], [*injected]])
     command = [sys.executable, "-m", "tests.kvlab.driven", str(release_of("0.5.23")), given]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert not done.returncode, done.stderr
@@ -35,12 +35,12 @@ def driven(seeds: range, more: range, planted: Sequence[str]) -> Driven:
 def main(place: str, given: str) -> None:
     """Print what the drives find."""
     logging.disable(logging.CRITICAL)
-    seeds, more, planted = json.loads(given)
+    seeds, more, injected = json.loads(given)
     sglang = trial(Path(place))
     clean = drive_trial(sglang, range(*seeds), fixed=True)
     codes = {}
     for defect in sglang.defects:
-        if defect.name in planted:
+        if defect.name in injected:
             first = drive_trial(sglang, range(*more), defect=defect, fixed=True).first
             codes[defect.name] = None if first is None else first[1].code
     print(json.dumps(Driven(clean.events, [finding.code for _, finding in clean.found], codes)))

@@ -30,7 +30,7 @@ class Rows(CheckedTrace):
         self._queued: dict[object, tuple[int, Begin]] = {}
 
     def emit(self, event: MemoryEvent) -> None:
-        """Judge one event."""
+        """Check one event."""
         before = len(self.found)
         super().emit(event)
         if isinstance(event, Take) and event.pool == "rows":
@@ -52,16 +52,16 @@ def _holder(uses: list[Use], row: int | str | None) -> str | None:
 
 def main(folder: Path, runs: int) -> None:
     """Print how often a row was handed on."""
-    patches, judge, driven = Patches(), Rows(), trial(folder)
+    patches, trace, driven = Patches(), Rows(), trial(folder)
     assert driven.fix is not None
     driven.fix(patches)
     inject_fault(next(defect for defect in driven.defects if defect.name == FAULT), patches)
-    hooks = driven.attach(judge)
+    hooks = driven.attach(trace)
     for seed in range(runs):
         driven.run(seed)
     assert hooks.problem is None, hooks.problem
-    between, ends = judge.handed_on["between chunks"], judge.handed_on["at an end"]
-    print(f"{between} rows handed on between chunks, {ends} at an end, {judge.events:,} events")
+    between, ends = trace.handed_on["between chunks"], trace.handed_on["at an end"]
+    print(f"{between} rows handed on between chunks, {ends} at an end, {trace.events:,} events")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The end of a run: nobody aborts the last requests, and what never ends is found, in each driver."""
+"""The end of a run, in each driver: the last requests are not aborted, and a request that never ends is found."""
 
 from collections.abc import Callable
 from random import Random
@@ -38,7 +38,7 @@ def of_sglang_jax(live: list[int], left: int) -> Receive:
 
 
 @pytest.mark.parametrize("made", [of_mini_sglang, of_sglang_jax])
-def test_nobody_aborts_the_last_requests(made: Callable[[list[int], int], Receive]) -> None:
+def test_the_last_requests_are_not_aborted(made: Callable[[list[int], int], Receive]) -> None:
     assert made([1, 2, 3], 0)()[0].startswith("abort")
     assert made([1, 2], 0)() == []
 

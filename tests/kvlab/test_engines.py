@@ -163,7 +163,7 @@ WITH_STATES = Config(4, 16, 4, 64, num_states=4)
 
 
 def needed(*before: object, now: object, config: Config = PLAIN) -> frozenset[str]:
-    """What the last of some operations needs, after the others were carried out."""
+    """The needs of the last of some operations, after the others were carried out."""
     model = Model(config)
     for op in before:
         try:

@@ -23,7 +23,7 @@ REACHED: list[tuple[Goal, list[MemoryEvent]]] = [
     (kept_apart, [MINE, YOURS]),
     (pictures_apart, [CAT, DOG]),
     (pictures_apart, [CAT, Publish("kv", [2], ["none"], ["2a~5"])]),
-    (kept_apart, [MINE, Publish("kv", [2], ["nobody's"], ["2a"])]),
+    (kept_apart, [MINE, Publish("kv", [2], ["unknown"], ["2a"])]),
     (drafted, [Begin(1, "compute", writes=[Use("t", stop=4, at_most=True)])]),
     (from_storage, [SAVED, LOADED]),
     (ended_in_flight, [TABLE, LAUNCH, EndHolder("a")]),

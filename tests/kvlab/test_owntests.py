@@ -33,10 +33,10 @@ def test_caught():
     with pytest.raises(RuleBroken):
         hooks.emit(Release("a", "kv", [1]))
 
-def test_told_no_more():
+def test_reported_no_more():
     hooks.guarded(lambda: 1 / 0)
 
-def test_told_again():
+def test_reported_again():
     made()
     hooks.emit(Take("a", "kv", [1]))
     hooks.emit(Take("b", "kv", [2]))
@@ -53,7 +53,7 @@ def passed(name: str, **more: object) -> Outcome:
     return msgspec.convert({"name": name, "outcome": "passed", **more}, Outcome)
 
 
-def test_each_test_is_told_with_its_events_findings_and_problems(tmp_path: Path) -> None:
+def test_each_test_is_reported_with_its_events_findings_and_problems(tmp_path: Path) -> None:
     (tmp_path / "test_engine.py").write_text(TESTS)
     results = tmp_path / "results.jsonl"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "kvlab.owntests.plugin", "."]
@@ -63,19 +63,19 @@ def test_each_test_is_told_with_its_events_findings_and_problems(tmp_path: Path)
     assert tests["test_right"].events == 1 and not tests["test_right"].found
     assert tests["test_caught"].outcome == "passed"
     assert tests["test_caught"].found[0].startswith("MEM-RELEASE")
-    assert "ZeroDivisionError" in tests["test_told_no_more"].problems[0]
-    assert tests["test_told_again"].events == 2 and not tests["test_told_again"].problems
+    assert "ZeroDivisionError" in tests["test_reported_no_more"].problems[0]
+    assert tests["test_reported_again"].events == 2 and not tests["test_reported_again"].problems
     assert tests["test_skipped"].outcome == "skipped"
     assert tests["test_wrong"].said == "assert 1 == 2"
 
 
 def test_only_tests_that_pass_without_kvspec_are_compared() -> None:
-    suite = Suite([], unreached=[Listed("it plants a defect", ["t::planted", "t::gone"])])
-    plain = {name: passed(name) for name in ("t::a", "t::planted[1]", "t::found", "t::ended", "t::lost")}
+    suite = Suite([], unreached=[Listed("it injects a defect", ["t::injected", "t::gone"])])
+    plain = {name: passed(name) for name in ("t::a", "t::injected[1]", "t::found", "t::ended", "t::lost")}
     plain["t::broken"] = Outcome("t::broken", "failed")
     beside = {
         "t::a": passed("t::a", events=5),
-        "t::planted[1]": Outcome("t::planted[1]", "failed", "RuleBroken", 2, ["MEM-LEAK: page 1"]),
+        "t::injected[1]": Outcome("t::injected[1]", "failed", "RuleBroken", 2, ["MEM-LEAK: page 1"]),
         "t::found": passed("t::found", found=["MEM-USE: page 2"]),
         "t::ended": passed("t::ended", problems=["KeyError"]),
         "t::broken": Outcome("t::broken", "failed"),

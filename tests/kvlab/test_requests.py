@@ -1,4 +1,4 @@
-"""Defects that are planted in an engine, and what the vectors find of them through its adapter."""
+"""Defects that are injected in an engine, and the findings of the vectors on them through its adapter."""
 
 import subprocess
 import sys
@@ -28,7 +28,7 @@ def few_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requests, "read_vectors", lambda: few)
 
 
-def test_vectors_find_what_is_planted_and_nothing_without() -> None:
+def test_vectors_find_injected_defects_and_nothing_without() -> None:
     kept, nothing = tried(Manager, [ROW_KEPT, NOTHING])
     assert kept.fail == 2
     assert kept.first.startswith("a_name_is_used_again: ")
@@ -45,7 +45,7 @@ def test_a_vector_that_fails_no_sooner_than_without_finds_nothing() -> None:
         patches.undo()
 
 
-def test_a_defect_for_other_lines_is_not_planted_in_part() -> None:
+def test_a_defect_for_other_lines_is_not_injected_in_part() -> None:
     free = ReqToTokenPool.free
     with pytest.raises(NotInjected):
         tried(Manager, [ROW_KEPT._replace(places=(*ROW_KEPT.places, (ReqToTokenPool, "begin_read", "no such", "")))])
@@ -67,7 +67,7 @@ def test_an_engine_without_an_adapter_is_refused(tmp_path: Path, capsys: pytest.
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_vectors_find_what_is_planted_in_sglang() -> None:
+def test_vectors_find_injected_defects_in_sglang() -> None:
     release = str(release_of("0.5.23"))
     command = [sys.executable, "-m", "kvcli", "engines", "inject", "sglang", release, "--level", "request"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -22,7 +22,7 @@ ROOM = {"decode_capacity_miss", "decode_up_to_page_border"}
 
 
 def checked(commit: str, out: Path) -> RequestReport:
-    """What the vectors find in a checkout, in a process of its own; without it the test is skipped, and says why."""
+    """The vectors' findings in a checkout, in a process of its own; the test is skipped without it, and says why."""
     try:
         folder = checkout_of(f"sglang-jax-{commit}")
     except EngineError as error:
@@ -53,7 +53,7 @@ def test_vectors_find_what_the_pull_requests_mend(
     assert len(report.conform) + len(report.fail) > 30
 
 
-def test_vectors_find_planted_defects() -> None:
+def test_vectors_find_injected_defects() -> None:
     try:
         folder = checkout_of("sglang-jax-5b7150bd")
     except EngineError as error:

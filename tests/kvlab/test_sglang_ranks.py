@@ -42,13 +42,13 @@ def test_ranks_that_wait_in_different_collectives_or_for_one_that_has_left_are_n
 
 
 @pytest.mark.slow
-def test_ranks_of_a_release_decide_alike_and_each_way_to_decide_alone_is_found() -> None:
-    planted = {
+def test_ranks_of_a_release_decide_the_same_and_each_way_to_decide_alone_is_found() -> None:
+    injected = {
         "each rank's own acks": "MEM-AGREE/differs",
         "each rank's own writes": "MEM-AGREE/differs",
         "no collective without acks": "MEM-FAILED/stuck",
     }
-    drives = driven(range(1, 8 * RANKS_EVERY, RANKS_EVERY), range(1, 8 * RANKS_EVERY, RANKS_EVERY), [*planted])
+    drives = driven(range(1, 8 * RANKS_EVERY, RANKS_EVERY), range(1, 8 * RANKS_EVERY, RANKS_EVERY), [*injected])
     assert drives.events > 2000
     assert drives.found == []
-    assert drives.codes == planted
+    assert drives.codes == injected

@@ -98,7 +98,7 @@ def test_a_connection_keeps_its_order_and_may_deliver_twice() -> None:
     assert taken(network, 10) == [b"0", b"0", b"1", b"1", b"2", b"2", b"3", b"3", b"4", b"4"]
 
 
-def test_a_connection_that_breaks_loses_the_last_on_its_way_and_is_made_again_unless_it_was_told_not_to() -> None:
+def test_a_broken_connection_loses_the_last_message_and_is_made_again_unless_configured_otherwise() -> None:
     network, made = connected(Faults())
     sent = [b"%d" % number for number in range(20)]
     for message in sent:
@@ -191,8 +191,8 @@ def test_a_goal_of_two_servers_is_reached_by_a_few_events_and_not_by_those_that_
 
 
 @pytest.mark.slow
-def test_two_servers_of_sglang_are_clean_without_known_issues_and_planted_defects_are_found() -> None:
-    planted = {
+def test_two_servers_of_sglang_are_clean_without_known_issues_and_injected_defects_are_found() -> None:
+    injected = {
         "sent and kept": "MEM-LEAK",
         "notified too early": "MEM-RACE",
         "lost is taken for gone": "MEM-RACE",
@@ -201,7 +201,7 @@ def test_two_servers_of_sglang_are_clean_without_known_issues_and_planted_defect
         "answer for all": "MEM-RACE",
         "answer handled twice": "MEM-LEAK",
     }
-    drives = driven(range(2, 22, 4), range(2, 62, 4), [*planted])
+    drives = driven(range(2, 22, 4), range(2, 62, 4), [*injected])
     assert drives.events > 10_000
     assert drives.found == []
-    assert {name: rule_of(code or "") for name, code in drives.codes.items()} == planted
+    assert {name: rule_of(code or "") for name, code in drives.codes.items()} == injected

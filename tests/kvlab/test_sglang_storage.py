@@ -34,7 +34,7 @@ CODES = {
     "storage: duplicates kept": "MEM-LEAK/idle",
     "storage: misses kept": "MEM-LEAK/idle",
 }
-"""The issue that is not fixed, or the defect that is planted -> the first finding in host memory or storage."""
+"""The issue that is not fixed, or the defect that is injected -> the first finding in host memory or storage."""
 
 
 def test_threads_get_on_one_at_a_time_and_the_same_seed_gives_the_same_order() -> None:

@@ -1,4 +1,4 @@
-"""SGLang's tenants: the situations in which a key must tell contents apart come about, and are told apart."""
+"""SGLang's tenants: the situations in which keys must differ with the contents come about, and their keys differ."""
 
 import json
 import logging
@@ -34,14 +34,14 @@ def test_equal_tokens_of_two_tenants_reloaded_adapters_and_weights_that_change_u
 
 @pytest.mark.slow
 def test_keys_without_salt_adapter_or_image_and_weights_without_a_flush_are_found() -> None:
-    planted = {
+    injected = {
         "key: adapter": "MEM-CONTENT/other",
         "key: found": "MEM-CONTENT/other",
         "weights: no flush": "MEM-CONTENT/other",
         "image: one bit": "MEM-NAME/content",
         "image: neighbour": "MEM-NAME/content",
     }
-    assert driven(range(0), range(400), [*planted]).codes == planted
+    assert driven(range(0), range(400), [*injected]).codes == injected
 
 
 def main(place: str) -> None:

@@ -11,7 +11,7 @@ PROMPT = [3, 1, 4]
 
 
 class Watched:
-    """One run whose requests `a` and `b` have the same prompt, and whose launches are told step by step."""
+    """One run whose requests `a` and `b` have the same prompt, and whose launches are reported step by step."""
 
     def __init__(self, ends: float = 0.0) -> None:
         self.found: list[Finding] = []

@@ -1,4 +1,4 @@
-"""Engines from a checkout or a wheel, if there are any: nothing is found but what is known, planted defects are.
+"""Engines from a checkout or a wheel, if there are any: nothing is found but what is known, injected defects are.
 
 Checkouts are in the folder that KVSPEC_CHECKOUTS names; `make engine-tests` installs the wheels.
 """
@@ -61,7 +61,7 @@ def test_what_a_pause_breaks_in_sglang_jax_is_found(tmp_path: Path) -> None:
         assert re.search(rf"{name} \(MEM-[A-Z]+/[a-z-]+ at event [\d,]+\)", done.stdout), done.stdout
 
 
-def test_planted_defects_are_found_in_sglang_jax_since_pull_request_994() -> None:
+def test_injected_defects_are_found_in_sglang_jax_since_pull_request_994() -> None:
     checkout = folder("sglang-jax")
     if "def release_kv_cache" not in (checkout / "python/sgl_jax/srt/mem_cache/common.py").read_text():
         pytest.skip("the checkout is older than pull request 994, whose lines the defects are for")
@@ -78,14 +78,14 @@ def test_sglang_with_its_fences_conforms() -> None:
 def test_sglang_without_a_fence_races(version: str, places: list[str]) -> None:
     done = trial("sglang", release_of(version), "--runs", "15")
     assert done.returncode == 1, done.stdout + done.stderr
-    told = [line.split()[0] for line in done.stdout.splitlines() if "first at event" in line]
-    assert {one.partition("/")[0] for one in told} == {"MEM-RACE"} and len(told) == len(places)
+    found = [line.split()[0] for line in done.stdout.splitlines() if "first at event" in line]
+    assert {one.partition("/")[0] for one in found} == {"MEM-RACE"} and len(found) == len(places)
 
 
 @pytest.mark.parametrize(
     ("engine", "count", "options"), [("nano-vllm", 14, ()), ("mini-sglang", 16, ("--without-known",))]
 )
-def test_planted_defects_are_found(engine: str, count: int, options: tuple[str, ...]) -> None:
+def test_injected_defects_are_found(engine: str, count: int, options: tuple[str, ...]) -> None:
     done = trial(engine, folder(engine), "--runs", "60", *options, command="inject")
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{count} of {count} injected faults found" in done.stdout
@@ -107,7 +107,7 @@ main()
 
 @pytest.mark.long
 @pytest.mark.parametrize("part", range(PARTS))
-def test_planted_defects_are_found_in_sglang(part: int) -> None:
+def test_injected_defects_are_found_in_sglang(part: int) -> None:
     arguments = ["engines", "inject", "sglang", str(release_of("0.5.23")), "--runs", "120", "--without-known"]
     called = [sys.executable, "-c", A_PART, str(part), *arguments]
     done = subprocess.run(called, capture_output=True, text=True, check=False, timeout=600)

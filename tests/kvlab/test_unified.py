@@ -136,8 +136,8 @@ PLAIN_STEP_AFTER_DRAFTS = {
 def test_what_its_scheduler_does_is_played(release: str, steps: dict[str, Any], says: str, tmp_path: Path) -> None:
     release_of(release)
     vector = tmp_path / "played.jsonl"
-    told = {"producer": "a test", "description": "Played.", "rules": ["SWA-2"]}
-    header = {"kvspec": 2, **told, "config": steps["config"]}
+    fields = {"producer": "a test", "description": "Played.", "rules": ["SWA-2"]}
+    header = {"kvspec": 2, **fields, "config": steps["config"]}
     vector.write_text("".join(json.dumps(line) + "\n" for line in [header, *steps["steps"]]))
     command = [sys.executable, "-m", "kvcli", "run", "--impl", "kvlab.sglang.adapter:Adapter", str(vector)]
     environment = os.environ | {"KVSPEC_SGLANG": release}
@@ -145,7 +145,7 @@ def test_what_its_scheduler_does_is_played(release: str, steps: dict[str, Any], 
     assert says in done.stdout, done.stdout + done.stderr
 
 
-def test_a_release_is_told_by_what_it_has(tmp_path: Path) -> None:
+def test_a_release_is_recognised_by_its_attributes(tmp_path: Path) -> None:
     memory = tmp_path / "sglang" / "srt" / "mem_cache"
     memory.mkdir(parents=True)
     assert not is_unified(tmp_path)
@@ -155,7 +155,7 @@ def test_a_release_is_told_by_what_it_has(tmp_path: Path) -> None:
     assert not is_unified(tmp_path)
 
 
-def test_a_release_between_is_told_by_what_its_servers_build(tmp_path: Path) -> None:
+def test_a_release_between_is_recognised_by_the_objects_that_its_servers_build(tmp_path: Path) -> None:
     memory = tmp_path / "sglang" / "srt" / "mem_cache"
     memory.mkdir(parents=True)
     (memory / "chunk_cache.py").touch()

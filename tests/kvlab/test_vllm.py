@@ -106,7 +106,7 @@ def test_a_hit_inside_a_page_says_what_that_page_has_in_common_with_the_one_that
     assert not [*other.hit(8)], "the hit ends with a page"
 
 
-def test_a_state_behind_more_tokens_than_there_are_is_none_that_anybody_means() -> None:
+def test_a_state_behind_more_tokens_than_there_are_has_no_content() -> None:
     state = Group(0, 4, 0, True, 4)
     run = run_of(1, 2, 3, 4, 5, 6, group=state)
     (read, write), (again, _) = run.states(state, 5, 7, 6), run.states(state, 7, 8, 8)
@@ -119,26 +119,26 @@ def test_workloads_of_kv_offload_have_both_policies_and_avoid_windows_where_that
     works = [chunks_workload(seed) for seed in range(60)]
     assert {work.offload for work in works} == {"lru", "arc"}
     assert {kind for work in works for kind, _, _ in work.groups} == {"full", "window", "state"}
-    mended = [chunks_workload(seed, known=False) for seed in range(60)]
-    assert {kind for work in mended for kind, _, _ in work.groups} == {"full", "state"}
-    states = [work for work in mended if work.groups[-1][0] == "state"]
+    fixed = [chunks_workload(seed, known=False) for seed in range(60)]
+    assert {kind for work in fixed for kind, _, _ in work.groups} == {"full", "state"}
+    states = [work for work in fixed if work.groups[-1][0] == "state"]
     assert not any(work.sync_loads or len({size for _, size, _ in work.groups}) > 1 for work in states)
     assert {work.host_chunk for work in works} == {1, 2, 3} and any(work.sync_loads for work in works)
 
 
-class Told:
-    """What launches need of the hooks, with one request in one pool."""
+class Recorded:
+    """The parts of the hooks that launches need, with one request in one pool."""
 
     def __init__(self, run: Run, group: Group) -> None:
         self.hooks, self.groups, self.runs = Hooks(CheckedTrace()), [group], {"r0": run}
-        self.told: list[Any] = []
+        self.emitted: list[Any] = []
 
     def owns(self, scheduler: Any) -> bool:
         """There is one scheduler."""
         return True
 
     def emit(self, *events: Any) -> None:
-        self.told += events
+        self.emitted += events
 
     def count(self) -> None: ...
 
@@ -148,12 +148,12 @@ class Told:
     def idle(self, scheduler: Any) -> None: ...
 
 
-def test_what_is_computed_for_a_token_that_nobody_has_is_not_what_a_page_means() -> None:
+def test_a_result_for_a_token_that_no_request_has_is_not_the_content_of_a_page() -> None:
     group = Group(0, 4, 0, False, 4)
     run = run_of(1, 2, 3, group=group)
     run.request.request_id, run.request.is_prefill_chunk, run.rows[0] = "r0", False, 2
-    told = Told(run, group)
-    launches = Launches(told)
+    recorded = Recorded(run, group)
+    launches = Launches(recorded)
     manager = SimpleNamespace(get_block_ids=lambda _: ([7, 8],))
     scheduler = SimpleNamespace(connector=None, num_lookahead_tokens=0, kv_cache_manager=manager)
     launches.start(scheduler, observed=False)
@@ -170,7 +170,7 @@ def test_what_is_computed_for_a_token_that_nobody_has_is_not_what_a_page_means()
             ),
             scheduler,
         )
-        return [(use.start, use.stop, use.labels) for use in told.told[-1].writes]
+        return [(use.start, use.stop, use.labels) for use in recorded.emitted[-1].writes]
 
     assert scheduled(0, 3) == [(0, 3, None)]
     assert scheduled(3, 1) == [(3, 4, None)], "the launch in flight samples its token"
@@ -215,13 +215,13 @@ def test_workloads_with_offloading_have_both_kinds_and_a_small_pool_on_the_host(
     assert {work.offload for work in works} == {"eager", "lazy"}
     assert {kind for work in works for kind, _, _ in work.groups} == {"full", "window", "state"}
     assert any(work.host < work.blocks for work in works) and not any(work.connector for work in works)
-    mended = [offloading_workload(seed, known=False) for seed in range(60)]
-    assert all(work.host >= work.blocks for work in mended if work.offload == "lazy")
-    assert not any(work.offload == "eager" and work.groups[0][1] > work.groups[-1][1] for work in mended)
+    fixed = [offloading_workload(seed, known=False) for seed in range(60)]
+    assert all(work.host >= work.blocks for work in fixed if work.offload == "lazy")
+    assert not any(work.offload == "eager" and work.groups[0][1] > work.groups[-1][1] for work in fixed)
 
 
 EVENTS = ("eviction", "removed twice", "group", "parent", "tokens", "adapter", "hash", "batch")
-"""Planted defects of what routers are told."""
+"""Injected defects of the events for routers."""
 
 TRIED = """
 import json, logging, sys
@@ -231,14 +231,14 @@ from kvlab.trial import trial_of
 
 logging.disable(logging.CRITICAL)
 trial = trial_of("vllm", Path(sys.argv[1]))
-runs, mended, names = json.loads(sys.argv[2])
-judge = drive_trial(trial, range(runs), fixed=mended)
+runs, fixed, names = json.loads(sys.argv[2])
+trace = drive_trial(trial, range(runs), fixed=fixed)
 found = {}
 for defect in trial.defects:
     if defect.name in names:
-        first = drive_trial(trial, range(12), defect=defect, fixed=mended).first
+        first = drive_trial(trial, range(12), defect=defect, fixed=fixed).first
         found[defect.name] = None if first is None else first[1].rule
-print(json.dumps([judge.events, [[f.rule, f.code] for _, f in judge.found if f.cause is None], found]))
+print(json.dumps([trace.events, [[f.rule, f.code] for _, f in trace.found if f.cause is None], found]))
 """
 
 
@@ -250,9 +250,9 @@ def release(version: str) -> Path:
     return folder
 
 
-def tried(version: str, runs: int, mended: bool, *defects: str) -> tuple[int, list[list[str]], dict[str, str | None]]:
-    """Events, findings and what was found of planted defects, from a process of its own: it holds one release."""
-    command = [sys.executable, "-c", TRIED, str(release(version)), json.dumps([runs, mended, defects])]
+def tried(version: str, runs: int, fixed: bool, *defects: str) -> tuple[int, list[list[str]], dict[str, str | None]]:
+    """Events, findings and the findings on injected defects, from a process of its own: it holds one release."""
+    command = [sys.executable, "-c", TRIED, str(release(version)), json.dumps([runs, fixed, defects])]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert not done.returncode, done.stderr
     answer: Any = json.loads(done.stdout)
@@ -260,8 +260,8 @@ def tried(version: str, runs: int, mended: bool, *defects: str) -> tuple[int, li
 
 
 @pytest.mark.slow
-def test_a_release_without_its_known_defects_is_clean_and_planted_ones_are_found() -> None:
-    planted = {
+def test_a_release_without_its_known_defects_is_clean_and_injected_ones_are_found() -> None:
+    injected = {
         "hit not counted": {"MEM-USE", "MEM-COUNT"},
         "left in the free list": {"MEM-COUNT"},
         "tail not freed": {"MEM-LEAK"},
@@ -280,15 +280,15 @@ def test_a_release_without_its_known_defects_is_clean_and_planted_ones_are_found
         "image: last block": {"MEM-ANNOUNCE"},
         **{f"event: {name}": {"MEM-ANNOUNCE"} for name in EVENTS},
     }
-    events, findings, found = tried("0.33.0", 16, True, *planted)
+    events, findings, found = tried("0.33.0", 16, True, *injected)
     assert events > 20_000
     assert findings == []
-    for name, rules in planted.items():
+    for name, rules in injected.items():
         assert found[name] in rules, name
 
 
 @pytest.mark.slow
-def test_the_release_before_the_fence_has_the_race_that_the_fence_mended() -> None:
+def test_the_release_before_the_fence_has_the_race_that_the_fence_fixed() -> None:
     command = [sys.executable, "-m", "kvcli", "engines", "reproduce", str(release("0.22.1")), "freed-in-flight"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
     assert re.match(r"freed-in-flight: MEM-RACE/\w+ at event [\d,]+: .*load .* gpu writes", done.stdout), done.stdout
@@ -354,7 +354,7 @@ def test_behind_a_hit_the_group_that_is_not_cached_is_computed_again_and_the_oth
     cached, rebuilt = Group(0, 4, 0, False, 4), Group(1, 4, 8, False, 4, rebuilt=True)
     run = run_of(*range(20), group=cached)
     run.request.replay_start = 4
-    launches = Launches(Told(run, cached))
+    launches = Launches(Recorded(run, cached))
     launches._rebuilt = 8
     assert [launches._kept(run, cached, start, 20) for start in (4, 8, 12, 16)] == [12, 12, 12, 16]
     assert launches._kept(run, cached, 4, 8) == 8

@@ -1,4 +1,4 @@
-"""What is told of `kv_offload`'s chunks, without a release: where blocks go, and stores that fail."""
+"""The events of `kv_offload`'s chunks, without a release: where blocks go, and stores that fail."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +14,7 @@ A, B = (bytes([letter]) * 16 + group.to_bytes(4, "big") for letter, group in ((1
 
 
 class Heard:
-    """A trace that keeps what it is told."""
+    """A trace that keeps its events."""
 
     def __init__(self) -> None:
         self.events: list[MemoryEvent] = []
@@ -25,8 +25,8 @@ class Heard:
         self.events.append(event)
 
 
-def told(blocks: int) -> tuple[Any, list[MemoryEvent]]:
-    """The hooks of one request with twelve tokens, in chunks of so many blocks, and what they tell."""
+def emitted(blocks: int) -> tuple[Any, list[MemoryEvent]]:
+    """The hooks of one request with twelve tokens, in chunks of so many blocks, and their events."""
     heard = Heard()
     made: Any = object.__new__(Chunks)
     request = SimpleNamespace(_all_token_ids=list(range(12)), mm_features=())
@@ -56,7 +56,7 @@ def stored(hooks: Any, *keys: bytes) -> Any:
 
 
 def test_a_store_that_fails_gives_its_chunk_back_without_a_name_and_one_that_is_done_is_found() -> None:
-    hooks, events = told(1)
+    hooks, events = emitted(1)
     stored(hooks, A)
     pending = hooks._pending(hooks._manager, [A])
     del hooks._manager._policy[A]
@@ -70,7 +70,7 @@ def test_a_store_that_fails_gives_its_chunk_back_without_a_name_and_one_that_is_
 
 
 def test_blocks_go_to_their_places_in_a_chunk_the_last_one_first() -> None:
-    hooks, events = told(3)
+    hooks, events = emitted(3)
     spec = stored(hooks, A, B)
     blocks = SimpleNamespace(block_ids=[21, 22, 23, 32, 33], group_sizes=[3, 2], block_indices=[0, 1])
     places = [
@@ -85,8 +85,8 @@ def test_blocks_go_to_their_places_in_a_chunk_the_last_one_first() -> None:
     assert (window.labels, window.slots) == ([run.label(WINDOW, 2)], 4), "earlier blocks of a window may be gone"
 
 
-def test_what_a_step_does_is_told_behind_the_stores_that_it_ends_and_its_pass_behind_its_loads() -> None:
-    hooks, events = told(1)
+def test_a_steps_events_follow_the_stores_that_it_ends_and_its_pass_follows_its_loads() -> None:
+    hooks, events = emitted(1)
     hooks._held = []
     for event in (
         Drop("kv", [7], ["a"]),

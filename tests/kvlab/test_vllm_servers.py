@@ -1,4 +1,4 @@
-"""Two servers with vLLM's NIXL connector: what is told of leases, transfers and messages, and drives of both."""
+"""Two servers with vLLM's NIXL connector: the events of leases, transfers and messages, and drives of both."""
 
 import json
 import subprocess
@@ -57,7 +57,7 @@ class Kept:
 
 
 class Side:
-    """The scheduler's side of a connector: it says what it is told to say."""
+    """The scheduler's side of a connector: it answers as configured."""
 
     __module__ = f"{PACKAGE}.pull_scheduler"
 
@@ -214,7 +214,7 @@ class Two:
         """Decode reads, or says that it need not."""
         self.worker._read_blocks(request_id="d1", remote_request_id="p1", dst_engine_id="prefill", posts=posts)
 
-    def told(self, *kinds: type[Event]) -> list[Any]:
+    def emitted(self, *kinds: type[Event]) -> list[Any]:
         return [event for event in self.trace.events if isinstance(event, kinds)]
 
 
@@ -233,12 +233,12 @@ def test_a_finished_request_leaves_a_lease_and_decode_reads_from_that_what_its_o
     two.read()
     two.worker.nixl_wrapper.check_xfer_state(7)
     two.worker.nixl_wrapper.release_xfer_handle(7)
-    moved, *_ = two.told(Transfer)
+    moved, *_ = two.emitted(Transfer)
     assert (moved.old, moved.new) == ("prefill/p1.1", "prefill/lease p1")
-    assert [event.holder for event in two.told(EndHolder)] == ["prefill/p1.1"]
-    ready, read, over = two.told(Send)
-    assert [event.id for event in two.told(Receive)] == [ready.id]
-    begun, end = two.told(Begin)[-1], two.told(End)[-1]
+    assert [event.holder for event in two.emitted(EndHolder)] == ["prefill/p1.1"]
+    ready, read, over = two.emitted(Send)
+    assert [event.id for event in two.emitted(Receive)] == [ready.id]
+    begun, end = two.emitted(Begin)[-1], two.emitted(End)[-1]
     assert read.after == [begun.id] == [end.id] and not end.unwritten
     assert over.id == "over prefill p1" and two.trace.events[-1] is over
     (whole, _), (half, target) = begun.copies
@@ -265,16 +265,16 @@ def test_a_read_after_the_lease_has_ended_is_found_and_one_that_was_never_said_t
     assert "MEM-USE/not-held" in two.trace.found
 
 
-def test_a_transfer_that_failed_has_written_nothing_and_one_that_was_not_needed_is_only_told(two: Two) -> None:
+def test_a_failed_transfer_has_written_nothing_and_an_unneeded_one_only_sends_messages(two: Two) -> None:
     two.keep()
     two.come()
     two.read()
     two.worker.nixl_wrapper.state = "ERR"
     two.worker.nixl_wrapper.check_xfer_state(7)
     two.worker.nixl_wrapper.release_xfer_handle(7)
-    assert [use.pages for use in two.told(End)[-1].unwritten] == [[3], [4]]
+    assert [use.pages for use in two.emitted(End)[-1].unwritten] == [[3], [4]]
     two.read(posts=False)
-    assert two.told(Send)[-1].id == "done prefill p1, 2" and not two.told(Send)[-1].after
+    assert two.emitted(Send)[-1].id == "done prefill p1, 2" and not two.emitted(Send)[-1].after
 
 
 def test_blocks_of_half_the_length_are_read_into_the_parts_of_a_page_which_are_converted_and_the_rest_cleared(
@@ -284,14 +284,14 @@ def test_blocks_of_half_the_length_are_read_into_the_parts_of_a_page_which_are_c
     two.keep()
     two.come()
     two.read()
-    (there, first), (_, second) = two.told(Begin)[-1].copies
+    (there, first), (_, second) = two.emitted(Begin)[-1].copies
     assert (there.labels, there.stop) == ([two.prefill.run.label(FULL, 0)], 4)
     assert [(use.pages, use.start, use.stop) for use in (first, second)] == [([3], 0, 4), ([3], 4, 6)]
     assert first.labels == second.labels == [two.decode.run.label(LONG, 0)]
     two.worker.nixl_wrapper.check_xfer_state(7)
     two.worker.nixl_wrapper.release_xfer_handle(7)
     two.worker.post_process_device_kv_on_receive(2, [(0, [3, 4], 2)])
-    converted = two.told(Begin)[-1]
+    converted = two.emitted(Begin)[-1]
     assert [use.pages for pair in converted.copies for use in pair] == [[3], [3]]
     assert [(use.pages, use.start, use.stop) for use in converted.writes] == [([4], 0, 8)]
     assert two.trace.found == []
@@ -343,7 +343,7 @@ def test_memory_is_that_of_the_server_that_was_reached_whatever_it_is_called() -
     assert end.unwritten[0].pool == "prefill.2/kv"
 
 
-TOLD: list[tuple[Goal, list[MemoryEvent], list[MemoryEvent]]] = [
+GOALS: list[tuple[Goal, list[MemoryEvent], list[MemoryEvent]]] = [
     (
         read_in_part,
         [Begin("r", copies=[(Use(None, "prefill/kv", [1], 0, 4), Use(None, "decode/kv", [2], 4, 8))], at="transfer")],
@@ -353,7 +353,7 @@ TOLD: list[tuple[Goal, list[MemoryEvent], list[MemoryEvent]]] = [
 ]
 
 
-@pytest.mark.parametrize(("goal", "events", "close"), TOLD)
+@pytest.mark.parametrize(("goal", "events", "close"), GOALS)
 def test_a_goal_of_two_servers_is_reached_by_an_event_and_not_by_one_that_comes_close(
     goal: Goal, events: list[MemoryEvent], close: list[MemoryEvent]
 ) -> None:
@@ -403,23 +403,23 @@ def test_pages_that_decode_has_registered_are_written_from_the_lease_and_decode_
     two.prefill.hooks.detach()
     two.decode.hooks.attach()
     assert two.pusher.get_transfer_results().finished_recving == {"d1", "d2"}
-    ids = [event.id for event in two.told(Send, Receive)]
+    ids = [event.id for event in two.emitted(Send, Receive)]
     assert ids[-5:] == ["fill decode d1", "ready prefill p1", "fill decode d1", "done decode d1", "done decode d1"]
-    begun = two.told(Begin)[-1]
+    begun = two.emitted(Begin)[-1]
     (_, _), (half, target) = begun.copies
     assert (half.pool, half.pages, half.holder, half.stop) == ("prefill/kv", [7], "prefill/lease p1", 2)
     assert (target.pool, target.pages, target.holder, target.stop) == ("decode/kv", [4], None, 2)
-    assert two.told(Send)[-1].after == [begun.id] and two.trace.found == []
+    assert two.emitted(Send)[-1].after == [begun.id] and two.trace.found == []
 
 
 def test_a_heartbeat_orders_nothing_and_each_notification_is_a_message_of_its_own(two: Two) -> None:
-    before = len(two.told(Send, Receive))
+    before = len(two.emitted(Send, Receive))
     agent = two.worker.nixl_wrapper
     agent.send_notif("an agent", notif_msg=b"HB:p1,p2")
     assert two.worker._get_new_notifs() == {"d7"}
     agent.send_notif("an agent", notif_msg=b"p1:1")
     agent.send_notif("an agent", notif_msg=b"p1:1")
-    names = [event.id for event in two.told(Send, Receive)[before:]]
+    names = [event.id for event in two.emitted(Send, Receive)[before:]]
     assert names == ["done decode d7", "done prefill p1", "done prefill p1, 2"]
 
 
@@ -482,14 +482,14 @@ def first(defect):
     return None if found is None else found[1].rule
 
 attached, injected = [], [*pull_defects(), *push_defects()]
-planted = {defect.name: first(defect) for defect in injected if defect.name in json.loads(sys.argv[2])}
-print(json.dumps([checked.events, checked.transfers, [finding.code for _, finding in checked.found], planted]))
+rules = {defect.name: first(defect) for defect in injected if defect.name in json.loads(sys.argv[2])}
+print(json.dumps([checked.events, checked.transfers, [finding.code for _, finding in checked.found], rules]))
 """
 
 
 @pytest.mark.slow
-def test_two_servers_of_a_release_are_clean_and_planted_defects_are_found() -> None:
-    planted = {
+def test_two_servers_of_a_release_are_clean_and_injected_defects_are_found() -> None:
+    injected = {
         "blocks not kept for decode": {"MEM-USE"},
         "notified too early": {"MEM-RACE"},
         "failed read taken for done": {"MEM-WRITTEN"},
@@ -499,11 +499,11 @@ def test_two_servers_of_a_release_are_clean_and_planted_defects_are_found() -> N
         "lease begun anew": {"MEM-FAILED"},
         "pushed twice": {"MEM-REWRITE"},
     }
-    command = [sys.executable, "-c", TRIED, str(release("0.33.0")), json.dumps([*planted])]
+    command = [sys.executable, "-c", TRIED, str(release("0.33.0")), json.dumps([*injected])]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert not done.returncode, done.stderr
     events, transfers, found, rules = json.loads(done.stdout)
     assert events > 5_000 and transfers > 100
     assert found == []
-    for name, expected in planted.items():
+    for name, expected in injected.items():
         assert rules[name] in expected, name

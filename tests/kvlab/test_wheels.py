@@ -1,4 +1,4 @@
-"""LMCache and MAX from their wheels: nothing is found but the known issues, and planted defects are."""
+"""LMCache and MAX from their wheels: nothing is found but the known issues, and injected defects are."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 
 class Wheel(NamedTuple):
-    """A release, and how many runs are clean and find its planted defects."""
+    """A release, and how many runs are clean and find its injected defects."""
 
     engine: str
     name: str
@@ -26,7 +26,7 @@ class Wheel(NamedTuple):
     fixes: set[str]
     clean: int
     runs: int
-    planted: int
+    injected: int
 
     def folder(self) -> Path:
         """Where the release is; without it the test is skipped."""
@@ -39,8 +39,8 @@ class Wheel(NamedTuple):
         return Driving(task, trial_of(self.engine, place))
 
 
-LMCACHE = Wheel("lmcache", "LMCache", "0.5.6", {*lmcache_fixes.FIXES}, clean=15, runs=30, planted=13)
-MAX = Wheel("max", "MAX", "26.7.0", {*max_fixes.FIXES}, clean=25, runs=40, planted=20)
+LMCACHE = Wheel("lmcache", "LMCache", "0.5.6", {*lmcache_fixes.FIXES}, clean=15, runs=30, injected=13)
+MAX = Wheel("max", "MAX", "26.7.0", {*max_fixes.FIXES}, clean=25, runs=40, injected=20)
 
 each = pytest.mark.parametrize("wheel", [LMCACHE, MAX], ids=["lmcache", "max"])
 
@@ -58,9 +58,9 @@ def test_it_conforms_without_its_known_defects(wheel: Wheel) -> None:
 
 
 @each
-def test_planted_defects_are_found(wheel: Wheel) -> None:
+def test_injected_defects_are_found(wheel: Wheel) -> None:
     done = trial(wheel.engine, wheel.folder(), "--runs", str(wheel.runs), "--without-known", command="inject")
-    assert f"{wheel.planted} of {wheel.planted} injected faults found" in done.stdout, done.stdout + done.stderr
+    assert f"{wheel.injected} of {wheel.injected} injected faults found" in done.stdout, done.stdout + done.stderr
 
 
 @each

@@ -1,4 +1,4 @@
-"""The matrix of engines as they run: what is told of a release, what explains it, and what is kept."""
+"""The matrix of engines as they run: the report on a release, its explanation, and the kept results."""
 
 from pathlib import Path
 from typing import Any
@@ -129,14 +129,14 @@ def test_pairs_are_those_of_the_first_runs(tmp_path: Path, monkeypatch: pytest.M
     assert "1 pairs" in line(report)
 
 
-def test_a_known_defect_is_gone_where_it_is_mended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_known_defect_is_gone_where_it_is_fixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = drive(Engine().trial([LEAK], fixes="leak"), tmp_path, monkeypatch, "0.2.0")
     assert report.known == {"leak": None}
     assert report.searched == {"leak": 25}
     assert report.explained
 
 
-def test_a_known_defect_that_shows_after_it_was_mended_is_not_explained(
+def test_a_known_defect_that_shows_after_its_fix_is_not_explained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report = drive(Engine("leak").trial([LEAK._replace(runs=0)]), tmp_path, monkeypatch, "0.2.0")
@@ -144,7 +144,7 @@ def test_a_known_defect_that_shows_after_it_was_mended_is_not_explained(
     assert [group.code for group in report.unexplained] == ["MEM-LEAK/ended"]
 
 
-def test_a_known_defect_without_runs_of_its_own_is_told_by_its_findings(
+def test_a_known_defect_without_runs_of_its_own_is_recognised_by_its_findings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report = drive(Engine("leak").trial([LEAK._replace(runs=0)]), tmp_path, monkeypatch)
@@ -160,7 +160,9 @@ def test_a_rule_alone_explains_nothing_beside_its_own_runs(tmp_path: Path, monke
     assert [group.code for group in report.unexplained] == ["MEM-LEAK/ended"]
 
 
-def test_what_nobody_knows_is_told_with_its_shortest_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_finding_is_reported_with_its_shortest_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     report = drive(Engine("twice").trial([LEAK]), tmp_path, monkeypatch)
     (group,) = report.unexplained
     assert (group.code, group.pool, group.seed, group.times) == ("MEM-RELEASE/not-held", "kv", 1, 1)
@@ -182,7 +184,7 @@ def test_an_engine_that_the_driver_does_not_fit_is_no_finding(
     assert report.explained
 
 
-def test_the_table_tells_what_is_known_gone_not_supported_and_not_explained() -> None:
+def test_the_table_shows_known_gone_unsupported_and_unexplained_findings() -> None:
     group = Group("MEM-RELEASE/not-held", "kv", "", 3, 40, "page 1 is released twice", 7, "out/x.jsonl")
     reports = [
         MemoryReport("engine", "0.1.0", runs=5, events=1234, known={"leak": Shown("MEM-LEAK/ended", 1015, "")}),
@@ -257,11 +259,11 @@ def test_a_folder_that_holds_another_engine_is_not_supported(tmp_path: Path) -> 
     assert msgspec.json.decode(msgspec.json.encode(report), type=MemoryReport) == report
 
 
-def test_what_a_run_raises_is_found_where_a_defect_is_planted_and_an_error_elsewhere() -> None:
+def test_an_exception_of_a_run_is_a_finding_with_an_injected_defect_and_an_error_elsewhere() -> None:
     place = (Engine, "__init__", "self.runs = 0", "self.runs = 1")
-    judge = drive_trial(Engine("driver").trial([]), range(3), defect=Defect("raises", "", (place,)))
-    assert [(events, finding.rule) for events, finding in judge.found] == [(1, "MEM-FAILED")]
-    assert "the run of seed 0: AttributeError: no such function" in describe(judge.found[0][1])
+    trace = drive_trial(Engine("driver").trial([]), range(3), defect=Defect("raises", "", (place,)))
+    assert [(events, finding.rule) for events, finding in trace.found] == [(1, "MEM-FAILED")]
+    assert "the run of seed 0: AttributeError: no such function" in describe(trace.found[0][1])
     with pytest.raises(AttributeError, match="no such function"):
         drive_trial(Engine("driver").trial([]), range(3))
 
@@ -271,5 +273,5 @@ def test_a_trial_begins_at_a_seed_and_stops_after_so_many_events() -> None:
     assert not drive_trial(engine.trial([]), range(2, 5)).found
     assert engine.runs == 3
     assert drive_trial(engine.trial([]), range(1, 3)).found, "the run of seed 1 releases a page twice"
-    judge = drive_trial(engine.trial([]), range(2, 102), events=12)
-    assert judge.events == 15, "five events a run, and a run is not cut"
+    trace = drive_trial(engine.trial([]), range(2, 102), events=12)
+    assert trace.events == 15, "five events a run, and a run is not cut"

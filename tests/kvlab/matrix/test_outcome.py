@@ -1,4 +1,4 @@
-"""What `kvspec matrix` found, for other tools."""
+"""The findings of `kvspec matrix`, for other tools."""
 
 import json
 from pathlib import Path
@@ -54,14 +54,14 @@ def test_a_release_is_a_case_and_what_is_not_explained_a_finding(tmp_path: Path)
     text = to_sarif(report)
     Sarif.model_validate_json(text)
     run = json.loads(text)["runs"][0]
-    told = [(result["ruleId"], result["occurrenceCount"]) for result in run["results"]]
-    assert told == [("TAIL-1", 1), ("MEM-RACE/write", 3)]
+    results = [(result["ruleId"], result["occurrenceCount"]) for result in run["results"]]
+    assert results == [("TAIL-1", 1), ("MEM-RACE/write", 3)]
     says = [rule["shortDescription"]["text"] for rule in run["tool"]["driver"]["rules"]]
     assert says == [RULES["TAIL-1"].statement, CODES["MEM-RACE/write"]]
     assert written[0].file.startswith(str(tmp_path)) and Path(written[0].file).with_suffix(".txt").is_file()
 
 
-def test_what_an_engine_did_is_told_by_its_trace(tmp_path: Path) -> None:
+def test_an_unexplained_finding_is_shown_by_its_trace(tmp_path: Path) -> None:
     header = {"kvspec": 2, "level": "memory", "producer": "engine 9.9", "pools": {"kv": {"num_pages": 4}}}
     release = {"op": "release", "holder": "r", "pool": "kv", "pages": [1]}
     trace = write(tmp_path / "MEM-RELEASE-1.jsonl", header, release | {"op": "take"}, release, release)

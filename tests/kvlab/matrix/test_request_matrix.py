@@ -82,7 +82,7 @@ def test_a_finding_without_an_explanation_says_whom_to_suspect() -> None:
     assert "Suspect the adapter" in "".join(described(found("DATA-1", "launch", ["launch"]), "sglang"))
 
 
-def test_the_table_shows_what_held_what_broke_and_what_nobody_explained() -> None:
+def test_the_table_shows_rules_that_held_broken_ones_and_unexplained_findings() -> None:
     explained = found("ACC-1", "report", ["report"])
     explained.explanation = "double-count"
     lacks, one = ["late_publish", "rowless"], found("ROW-1", "extend", ["extend"])
@@ -133,7 +133,7 @@ def test_operations_that_need_what_is_lacking_are_not_supported() -> None:
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> RequestReport:
-    """What the vectors find in one release, in a process of its own."""
+    """The findings of the vectors in one release, in a process of its own."""
     for needed in ("torch", "triton", "numpy"):
         if importlib.util.find_spec(needed) is None:
             pytest.skip(f"{needed} is not installed; SGLang's classes need it")
@@ -191,7 +191,7 @@ def test_vectors_that_need_what_the_release_lacks_are_not_run(report: RequestRep
 
 
 @pytest.mark.slow
-def test_a_row_is_judged_as_the_release_has_launches_read_it(report: RequestReport) -> None:
+def test_a_row_is_checked_as_launches_of_the_release_read_it(report: RequestReport) -> None:
     assert "row_withheld_until_launch_completes" in report.conform
     assert report.skipped["row_free_under_a_launch_that_copied_it"] == ["rows_at_launch"]
     assert report.reached["row not withheld"] > 0
@@ -218,7 +218,7 @@ def test_a_folder_without_sglang_is_said_to_hold_none(tmp_path: Path) -> None:
 
 
 def test_what_was_checked_before_is_not_checked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A path is told by the last folder's name: what is found in it is never written there."""
+    """A path is reported by the last folder's name: findings in it are never written there."""
     (tmp_path / "mine" / "sglang").mkdir(parents=True)
     asked: list[Task] = []
 
