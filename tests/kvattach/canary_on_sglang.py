@@ -39,7 +39,7 @@ vars(sys.modules[ForwardBatch.__module__])["enable_num_token_non_padded"] = lamb
 PAGE, CONTEXT = 4, 64
 _ASKED = inspect.signature(ForwardBatch.init_new).parameters
 MORE = {name: False for name in ("return_hidden_states_before_norm",) if name in _ASKED}
-"""What releases from 0.5.16 on ask besides."""
+"""Attributes that releases from 0.5.16 on read besides."""
 
 
 class Batch(SimpleNamespace):
@@ -74,7 +74,7 @@ class Drive:
     """Requests that come, share the first pages of a prompt, decode and end."""
 
     def __init__(self, plant: str) -> None:
-        self.runner, self.plant, self.planted, self.passes = Runner(), plant, 0, 0
+        self.runner, self.plant, self.injected, self.passes = Runner(), plant, 0, 0
         self.draw = random.Random(5)
         self.free_rows = list(range(1, 8))
         self.shared = [self.draw.randrange(1000) for _ in range(2 * PAGE)]
@@ -109,7 +109,7 @@ class Drive:
             at += len(tokens)
         made = ForwardBatch.init_new(batch, self.runner, **MORE)
         self.passes += 1
-        if self.plant and not self.planted and self.passes > 8:
+        if self.plant and not self.injected and self.passes > 8:
             self.put_in(reqs, starts, rows)
         self.runner.forward(made)
 
@@ -121,7 +121,7 @@ class Drive:
                     row[[1, 9]] = row[[9, 1]]
                 else:
                     row[2 * PAGE :] = rows[next(other for other in reqs if other is not req).req_pool_idx, 2 * PAGE :]
-                self.planted = self.passes
+                self.injected = self.passes
                 return
 
     def arrive(self, number: int) -> None:
@@ -174,7 +174,7 @@ def main(plant: str = "") -> None:
     drive.run()
     found = [] if hooks.watched is None else [str(one) for one in hooks.watched.found]
     launches = 0 if hooks.watched is None else hooks.watched.canary.launches
-    print(json.dumps({"launches": launches, "problem": hooks.problem, "found": found, "planted": drive.planted}))
+    print(json.dumps({"launches": launches, "problem": hooks.problem, "found": found, "injected": drive.injected}))
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ class Runner(GPUModelRunner):  # type: ignore[misc]
         self.model_config = SimpleNamespace(rswa_window=None)
 
     def prepare(self, output: Any) -> Any:
-        """What `execute_model` does before the model."""
+        """The part of `execute_model` before the model."""
         self.finish_requests(output)
         self.add_requests(output)
         self.update_requests(output)
@@ -94,7 +94,7 @@ class Runner(GPUModelRunner):  # type: ignore[misc]
         return batch
 
     def keep(self, batch: Any, sampled: dict[str, list[int]]) -> None:
-        """What it does with the tokens that a step has brought."""
+        """Its handling of the tokens of a step."""
         tokens = [sampled.get(name, []) for name in batch.req_ids]
         padded = torch.tensor([[*some, 0][:1] for some in tokens], dtype=torch.int64)
         num = torch.tensor([len(some) for some in tokens], dtype=torch.int32)
@@ -123,7 +123,7 @@ class Prepared(Drive):
     """A drive whose steps are prepared by the model runner."""
 
     def begin(self, runner: Any, plant: str) -> None:
-        self.runner, self.plant, self.steps, self.planted = runner, plant, 0, 0
+        self.runner, self.plant, self.steps, self.injected = runner, plant, 0, 0
         schedule = self.scheduler.schedule
 
         def snapshot() -> Any:
@@ -137,7 +137,7 @@ class Prepared(Drive):
 
     def _complete(self, launch: Launch) -> None:
         self.steps += 1
-        if self.plant and not self.planted and self.steps > 12:
+        if self.plant and not self.injected and self.steps > 12:
             self.put_in(launch.output.num_scheduled_tokens)
         batch = self.runner.prepare(launch.output)
         super()._complete(launch)
@@ -155,12 +155,12 @@ class Prepared(Drive):
                 return self.runner.off_by_one() if answer is None else answer.add_(1)
 
             setattr(place, name, off)
-            self.planted = self.steps
+            self.injected = self.steps
             return
         for index, computed in self.runner.computed(names):
             if computed >= 8:
                 self.runner.swap(index)
-                self.planted = self.steps
+                self.injected = self.steps
                 return
 
 
@@ -191,8 +191,8 @@ def main(seed: int, plant: str = "", version: str = "2") -> None:
     watch = hooks.watched
     assert watch is not None
     found = [str(one) for one in watch.found]
-    told = {"launches": watch.canary.launches, "problem": hooks.problem, "found": found, "planted": drive.planted}
-    print(json.dumps({**told, "preemptions": happened["preemptions"], "steps": drive.steps}))
+    result = {"launches": watch.canary.launches, "problem": hooks.problem, "found": found, "injected": drive.injected}
+    print(json.dumps({**result, "preemptions": happened["preemptions"], "steps": drive.steps}))
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ class RunnerV1(gpu_model_runner.GPUModelRunner):  # type: ignore[misc]
             max_num_blocks_per_req=[-(-work.longest // size) + 1 for _, size, _ in work.groups],
         )
         batch = self.input_batch
-        # What samples is not there.
+        # There is no sampler.
         batch.refresh_metadata = lambda: batch.batch_update_builder.get_and_reset(batch.num_reqs)
         self.kv_cache_config = SimpleNamespace(kv_cache_groups=[])
         most = max(work.budget, work.longest, work.running) + 1
@@ -73,7 +73,7 @@ class RunnerV1(gpu_model_runner.GPUModelRunner):  # type: ignore[misc]
         return StandIn()
 
     def prepare(self, output: Any) -> Any:
-        """What `execute_model` does before the model; the requests of the step."""
+        """The part of `execute_model` before the model; the requests of the step."""
         for new in output.scheduled_new_reqs:
             new.sampling_params = GREEDY
         self._update_states(output)
@@ -84,7 +84,7 @@ class RunnerV1(gpu_model_runner.GPUModelRunner):  # type: ignore[misc]
         return names
 
     def keep(self, names: list[str], sampled: dict[str, list[int]]) -> None:
-        """What it does with the tokens that a step has brought."""
+        """Its handling of the tokens of a step."""
         batch = self.input_batch
         for index, name in enumerate(names):
             tokens = sampled.get(name, [])

@@ -39,21 +39,21 @@ def main() -> None:
     assert trace is not None
     events = long = 0
 
-    def tell(event: MemoryEvent) -> None:
+    def emit(event: MemoryEvent) -> None:
         nonlocal events, long
         begun = time.monotonic()
         trace.emit(event)
         events += 1
         long += time.monotonic() - begun > LONG
 
-    driver = Driver(1, tell, TieredEngine)  # type: ignore[arg-type]
+    driver = Driver(1, emit, TieredEngine)  # type: ignore[arg-type]
     begun = time.monotonic()
     trace.header("a test", driver.sizes.pools())
     header = time.monotonic() - begun
     print("started", flush=True)
     if chosen.defect:
-        tell(Take("a", "device", [1]))
-        tell(Take("b", "device", [1]))
+        emit(Take("a", "device", [1]))
+        emit(Take("b", "device", [1]))
     last = time.monotonic() + chosen.seconds
     with suppress(KeyboardInterrupt):
         while time.monotonic() < last:

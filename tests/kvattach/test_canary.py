@@ -51,7 +51,7 @@ def test_nonsense_is_refused_in_one_line(said: str) -> None:
 
 
 def driven(engine: str, version: str, *arguments: str) -> dict[str, Any]:
-    """What a drive of an engine's model runner says, from a process of its own."""
+    """The output of a drive of an engine's model runner, in a process of its own."""
     folder = release_of(version, engine)
     command = [sys.executable, "-m", f"tests.kvattach.canary_on_{engine}", str(folder), *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
@@ -75,10 +75,10 @@ def test_steps_that_vllm_prepares_are_silent(seed: str, runner: str) -> None:
 @pytest.mark.parametrize(("plant", "runner"), [("mapping", "2"), ("swap", "1")], ids=["V2", "V1"])
 def test_what_is_put_into_a_step_of_vllm_is_found(plant: str, runner: str) -> None:
     said = driven("vllm", "0.33.0", "1", plant, runner)
-    assert said["planted"]
+    assert said["injected"]
     assert said["found"]
     launches = {int(one.split()[1]) for one in said["found"]}
-    assert min(launches) <= said["planted"] + 1
+    assert min(launches) <= said["injected"] + 1
 
 
 @pytest.mark.slow
@@ -90,12 +90,12 @@ def test_passes_that_sglang_prepares_are_silent_and_what_is_put_in_is_found(vers
     assert said["launches"] > 40
     for plant in ("swap", "stale"):
         said = driven("sglang", version, plant)
-        assert f"launch {said['planted']} reads" in " ".join(said["found"])
+        assert f"launch {said['injected']} reads" in " ".join(said["found"])
 
 
 @needs_torch
-def test_violation_is_told_with_the_trace_of_its_page(tmp_path: Path) -> None:
-    """Who had the page before, what handed it on, and what nothing ordered."""
+def test_violation_is_reported_with_the_trace_of_its_page(tmp_path: Path) -> None:
+    """The page's former holder, the operation that handed it on, and the unordered operations."""
     from kvattach.canary.finding import finding_of, recorded
     from kvcuda.canary import Held, Violation, ViolationKind
 

@@ -1,4 +1,4 @@
-"""Hooks never disturb the engine, and defects are planted where they are said to be."""
+"""Hooks never disturb the engine, and defects are injected where they are said to be."""
 
 import math
 import re
@@ -37,14 +37,14 @@ class Engine:
 
 
 @pytest.fixture
-def judge() -> CheckedTrace:
+def trace() -> CheckedTrace:
     made = CheckedTrace()
     made.header("test", {"kv": Pool(num_pages=4)})
     return made
 
 
-def test_an_error_in_a_hook_ends_the_telling_and_not_the_engine(judge: CheckedTrace) -> None:
-    hooks = Hooks(judge)
+def test_an_error_in_a_hook_ends_the_trace_and_not_the_engine(trace: CheckedTrace) -> None:
+    hooks = Hooks(trace)
 
     def broken(engine: Engine, page: int) -> None:
         raise KeyError(page)
@@ -54,13 +54,13 @@ def test_an_error_in_a_hook_ends_the_telling_and_not_the_engine(judge: CheckedTr
     assert hooks.problem is not None
     assert "KeyError" in hooks.problem
     hooks.emit(Idle())
-    assert judge.events == 0
+    assert trace.events == 0
     hooks.detach()
     assert Engine().free(1) == 2
 
 
-def test_what_no_engine_can_mean_is_a_problem_of_the_hooks_wherever_it_is_told(judge: CheckedTrace) -> None:
-    hooks = Hooks(judge)
+def test_an_impossible_event_is_a_problem_of_the_hooks_wherever_it_is_emitted(trace: CheckedTrace) -> None:
+    hooks = Hooks(trace)
     labels = Begin("f", writes=[Use(pool="kv", pages=[1, 2], labels=["a"])], at="forward")
 
     class Driven(Engine):
@@ -72,11 +72,11 @@ def test_what_no_engine_can_mean_is_a_problem_of_the_hooks_wherever_it_is_told(j
     assert hooks.problem == "begin (forward) cannot be emitted: Malformed: 1 labels for slots 0 to 2, 1 each"
     hooks.emit(Take("a", "kv", [9]))
     hooks.detach()
-    assert judge.first is None
+    assert trace.first is None
 
 
-def test_an_engine_that_is_to_be_stopped_is_stopped(judge: CheckedTrace) -> None:
-    hooks = Hooks(judge)
+def test_an_engine_that_is_to_be_stopped_is_stopped(trace: CheckedTrace) -> None:
+    hooks = Hooks(trace)
 
     def found(engine: Engine, page: int) -> None:
         raise RuleBroken("MEM-TAKE")
@@ -87,36 +87,36 @@ def test_an_engine_that_is_to_be_stopped_is_stopped(judge: CheckedTrace) -> None
     hooks.detach()
 
 
-def test_an_engine_that_gives_up_is_a_finding(judge: CheckedTrace) -> None:
-    hooks = Hooks(judge)
+def test_an_engine_that_gives_up_is_a_finding(trace: CheckedTrace) -> None:
+    hooks = Hooks(trace)
     hooks.watch(Engine, "fail")
     with pytest.raises(ValueError, match="no pages"):
         Engine().fail()
     hooks.detach()
-    assert judge.first is not None
-    assert (judge.first[1].rule, judge.first[1].at) == ("MEM-FAILED", "fail")
+    assert trace.first is not None
+    assert (trace.first[1].rule, trace.first[1].at) == ("MEM-FAILED", "fail")
 
 
-def test_an_assertion_without_words_is_told_by_its_line(judge: CheckedTrace) -> None:
-    hooks = Hooks(judge)
+def test_an_assertion_without_words_is_reported_by_its_line(trace: CheckedTrace) -> None:
+    hooks = Hooks(trace)
     hooks.watch(Engine, "hand_out")
     with pytest.raises(AssertionError):
         Engine().hand_out(0)
     hooks.detach()
-    assert judge.first is not None
-    assert describe(judge.first[1]).endswith("hand_out: AssertionError: raise AssertionError")
+    assert trace.first is not None
+    assert describe(trace.first[1]).endswith("hand_out: AssertionError: raise AssertionError")
 
 
-def test_a_judge_counts_events_until_a_finding(judge: CheckedTrace) -> None:
-    judge.emit(Take("a", "kv", [1]))
-    assert judge.first is None
-    judge.emit(Take("b", "kv", [1]))
-    assert judge.first is not None
-    assert (judge.first[0], judge.first[1].rule) == (2, "MEM-TAKE")
-    assert sum(judge.kinds().values()) == 1
+def test_a_checked_trace_counts_events_until_a_finding(trace: CheckedTrace) -> None:
+    trace.emit(Take("a", "kv", [1]))
+    assert trace.first is None
+    trace.emit(Take("b", "kv", [1]))
+    assert trace.first is not None
+    assert (trace.first[0], trace.first[1].rule) == (2, "MEM-TAKE")
+    assert sum(trace.kinds().values()) == 1
 
 
-def test_a_planted_defect_that_makes_the_engine_go_round_is_stuck() -> None:
+def test_an_injected_defect_that_makes_the_engine_go_round_is_stuck() -> None:
     def attach(trace: Trace) -> Hooks:
         trace.header("test", {"kv": Pool(num_pages=4)})
         return Hooks(trace)
@@ -147,7 +147,7 @@ def test_a_run_that_sleeps_is_ended_and_one_on_a_busy_machine_is_not() -> None:
     assert drive_trial(sleeps, [0], defect=defect, seconds=0.02).found
 
 
-def test_a_planted_defect_can_be_taken_out_again() -> None:
+def test_an_injected_defect_can_be_taken_out_again() -> None:
     patches = Patches()
     inject_fault(Defect("off by one", "", ((Engine, "free", "page + 1", "page + 2"),)), patches)
     assert Engine().free(1) == 3
@@ -156,7 +156,7 @@ def test_a_planted_defect_can_be_taken_out_again() -> None:
 
 
 def test_two_defects_in_one_function_are_both_there() -> None:
-    """A known defect that is mended in the same function takes no planted one out."""
+    """The fix of a known defect in the same function does not remove an injected one."""
     patches = Patches()
     inject_fault(Defect("off by one", "", ((Engine, "hand_out", "return page", "return page + 1"),)), patches)
     inject_fault(Defect("page 0 is handed out", "", ((Engine, "hand_out", "if not page", "if page < 0"),)), patches)
@@ -165,26 +165,26 @@ def test_two_defects_in_one_function_are_both_there() -> None:
     assert Engine().hand_out(2) == 2
 
 
-def test_an_error_names_the_line_of_the_file_where_a_defect_was_planted() -> None:
+def test_an_error_names_the_line_of_the_file_where_a_defect_was_injected() -> None:
     patches = Patches()
     with pytest.raises(AssertionError) as raised:
         Engine().hand_out(0)
     inject_fault(Defect("off by one", "", ((Engine, "hand_out", "return page", "return page + 1"),)), patches)
-    with pytest.raises(AssertionError) as planted:
+    with pytest.raises(AssertionError) as injected:
         Engine().hand_out(0)
     patches.undo()
-    assert planted.traceback[-1].lineno == raised.traceback[-1].lineno
+    assert injected.traceback[-1].lineno == raised.traceback[-1].lineno
 
 
-def test_a_defect_for_other_code_is_not_planted() -> None:
+def test_a_defect_for_other_code_is_not_injected() -> None:
     with pytest.raises(NotInjected, match=r"free has 0 places like 'page \+ 7'$"):
         inject_fault(Defect("gone", "", ((Engine, "free", "page + 7", "page"),)), Patches())
 
 
-def test_of_a_defect_that_is_indented_otherwise_it_is_told_how_it_stands_there() -> None:
-    told = "0 places like {}; its lines, without the function's own indentation, are {}"
+def test_the_error_on_a_defect_with_another_indentation_quotes_the_lines_there() -> None:
+    complaint = "0 places like {}; its lines, without the function's own indentation, are {}"
     old, there = "if not page:\n    raise AssertionError", "    if not page:\n        raise AssertionError"
-    with pytest.raises(NotInjected, match=re.escape(told.format(repr(old), repr(there)))):
+    with pytest.raises(NotInjected, match=re.escape(complaint.format(repr(old), repr(there)))):
         inject_fault(Defect("indented", "", ((Engine, "hand_out", old, "pass"),)), Patches())
 
 
@@ -239,7 +239,7 @@ def test_a_defect_sees_what_its_function_sees() -> None:
         (Derived, "absent", "has no absent of its own"),
     ],
 )
-def test_a_defect_in_no_function_with_a_source_is_not_planted(owner: Any, name: str, reason: str) -> None:
+def test_a_defect_in_no_function_with_a_source_is_not_injected(owner: Any, name: str, reason: str) -> None:
     with pytest.raises(NotInjected, match=f"^nowhere: .*{reason}"):
         inject_fault(Defect("nowhere", "", ((owner, name, "1", "2"),)), Patches())
 
@@ -250,7 +250,7 @@ def test_a_defect_whose_function_is_never_called_says_so(capsys: pytest.CaptureF
         return Hooks(trace)
 
     def fix(patches: Patches) -> None:
-        inject_fault(Defect("mended", "", ((Engine, "hand_out", "return page", "return page + 1"),)), patches)
+        inject_fault(Defect("fixed", "", ((Engine, "hand_out", "return page", "return page + 1"),)), patches)
 
     never = Defect("never", "", ((Engine, "free", "page + 1", "page + 2"),))
     called = Defect("called", "", ((Engine, "hand_out", "if not page", "if page < 0"),))
@@ -325,25 +325,25 @@ class PanicException(BaseException):
 PanicException.__module__ = "pyo3_runtime"
 
 
-def test_a_panic_is_an_error_of_the_engine(judge: CheckedTrace) -> None:
+def test_a_panic_is_an_error_of_the_engine(trace: CheckedTrace) -> None:
     class Panics:
         def step(self) -> None:
             raise PanicException("index out of bounds")
 
-    hooks = Hooks(judge)
+    hooks = Hooks(trace)
     hooks.watch(Panics, "step")
     with pytest.raises(PanicException):
         Panics().step()
     hooks.detach()
-    assert judge.first is not None and "PanicException: index out of bounds" in describe(judge.first[1])
-    hooks = Hooks(judge)
+    assert trace.first is not None and "PanicException: index out of bounds" in describe(trace.first[1])
+    hooks = Hooks(trace)
     assert hooks.guarded(Panics().step) is None
     assert hooks.problem is not None and "PanicException" in hooks.problem
 
 
-def test_events_of_several_threads_are_told_one_at_a_time() -> None:
-    class Telling:
-        inside = most = told = 0
+def test_events_of_several_threads_are_emitted_one_at_a_time() -> None:
+    class OneAtATime:
+        inside = most = emitted = 0
 
         def header(self, producer: str, pools: Mapping[str, Pool], host: str | None = None) -> None: ...
 
@@ -351,22 +351,22 @@ def test_events_of_several_threads_are_told_one_at_a_time() -> None:
             self.inside += 1
             self.most = max(self.most, self.inside)
             time.sleep(0)
-            self.told += 1
+            self.emitted += 1
             self.inside -= 1
 
-    trace = Telling()
+    trace = OneAtATime()
     hooks = Hooks(trace)
 
-    def tell() -> None:
+    def emit() -> None:
         for page in range(1000):
             hooks.emit(Take("a", "kv", [page]))
 
-    threads = [threading.Thread(target=tell) for _ in range(4)]
+    threads = [threading.Thread(target=emit) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert (trace.most, trace.told, hooks.events) == (1, 4000, 4000)
+    assert (trace.most, trace.emitted, hooks.events) == (1, 4000, 4000)
 
 
 def test_a_page_that_is_not_full_is_a_promise_until_its_tokens_are_known() -> None:

@@ -55,7 +55,7 @@ class Engine:
         return found
 
     def end(self, number: int) -> tuple[str, str]:
-        """What the engine printed, once it and all others have ended."""
+        """The output of the engine, once it and all others have ended."""
         self.process.send_signal(number)
         printed = self.process.communicate(timeout=PATIENCE)
         until(lambda: not self.checkers())

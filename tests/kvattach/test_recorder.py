@@ -154,7 +154,7 @@ def test_hidden_tokens_are_equal_where_the_tokens_are() -> None:
     assert len(set(hide(one, 0, None))) == 200
     assert hide(one, 0, "salt") != hide(one, 0, None)
     assert Hidden(1)(one, 0, None) != Hidden(2)(one, 0, None)
-    assert all(0 <= told < 2**32 for told in hide(other, 0, None))
+    assert all(0 <= name < 2**32 for name in hide(other, 0, None))
 
 
 def test_plain_tokens_cannot_be_kept_apart() -> None:
@@ -201,7 +201,7 @@ class Put:
         self.lines.append(decode(line()))
 
     @property
-    def told(self) -> list[str]:
+    def emitted(self) -> list[str]:
         return [str(op.__struct_config__.tag) for op in self.lines]
 
 
@@ -226,12 +226,12 @@ def test_lines_wait_for_the_token_of_an_overlapped_step() -> None:
     req = request("r", [1, 2, 3])
     book.match(req, 0, 0, [])
     book.extend([Prefill(req, 0, 3, 0)], lambda: [2, 3, 4])
-    assert put.told == ["submit", "match_prefix", "extend"]
+    assert put.emitted == ["submit", "match_prefix", "extend"]
     book.decode([req], [3], None)
-    assert put.told[3:] == [], "the step before has not sampled yet"
+    assert put.emitted[3:] == [], "the step before has not sampled yet"
     req.output_ids.append(9)
     book.finish(req, [])
-    assert put.told[3:] == ["launch", "complete", "decode", "launch", "finish", "complete"]
+    assert put.emitted[3:] == ["launch", "complete", "decode", "launch", "finish", "complete"]
     assert [op.tokens for op in put.lines if hasattr(op, "tokens")] == [[1, 2, 3], {"r": 9}, {}]
 
 
@@ -241,7 +241,7 @@ def test_a_retracted_requests_late_token_is_nobodys() -> None:
     book.match(req, 0, 0, [])
     book.extend([Prefill(req, 0, 3, 0)], lambda: [2, 3, 4])
     book.retract(req, [lambda: [2, 3, 4]])
-    assert put.told[-3:] == ["launch", "retract", "complete"]
+    assert put.emitted[-3:] == ["launch", "retract", "complete"]
     book.match(req, 0, 0, [])
     book.extend([Prefill(req, 0, 3, 0)], lambda: [2, 3, 4])
     req.output_ids.append(8)
@@ -255,10 +255,10 @@ def test_a_waiting_request_that_vanishes_is_aborted() -> None:
     book.match(first, 0, 0, [])
     second = request("r2", [1, 2], "s")
     book.match(second, 0, 0, [])
-    assert put.told == ["open_session", "submit", "match_prefix", "abort", "submit", "match_prefix"]
+    assert put.emitted == ["open_session", "submit", "match_prefix", "abort", "submit", "match_prefix"]
     del second
     book.match(request("r3", [5]), 0, 0, [])
-    assert put.told[-3:] == ["abort", "submit", "match_prefix"]
+    assert put.emitted[-3:] == ["abort", "submit", "match_prefix"]
 
 
 def test_at_the_end_nothing_is_held_back() -> None:
@@ -267,9 +267,9 @@ def test_at_the_end_nothing_is_held_back() -> None:
     book.match(req, 0, 0, [])
     book.extend([Prefill(req, 0, 1, 0)], lambda: [2])
     book.decode([req], [1], None)
-    assert put.told[-1] == "extend"
+    assert put.emitted[-1] == "extend"
     book.end()
-    assert put.told[-2:] == ["launch", "decode"]
+    assert put.emitted[-2:] == ["launch", "decode"]
 
 
 # SGLang's own classes
@@ -314,7 +314,7 @@ def test_a_loop_over_0_5_10_loses_pages_and_the_trace_says_where(tmp_path: Path)
     finding = outcome(path).finding
     assert isinstance(finding, RuleBroken)
     assert (finding.rule.id, type(finding.op).__name__) == ("SESS-2", "MatchPrefix"), "resumes one position too low"
-    # The same trace, of an engine that does not tell how far it resumed: then it is the page that shows.
+    # The same trace, of an engine that does not report how far it resumed: then it is the page that shows.
     unsaid = tmp_path / "unsaid.jsonl"
     unsaid.write_text(re.sub(r'"obs":\{"prefix_len":\d+,', '"obs":{', path.read_text()))
     finding = outcome(unsaid).finding
@@ -324,7 +324,7 @@ def test_a_loop_over_0_5_10_loses_pages_and_the_trace_says_where(tmp_path: Path)
 
 
 def test_tokens_are_named_as_prefixes_only() -> None:
-    """What a trace needs of token ids: pages are equal exactly where their prefixes are."""
+    """The requirement of a trace on token ids: pages are equal exactly where their prefixes are."""
     hide = Hidden()
     one = Tokens(2, hide([1, 2, 3, 4], 0, None))
     other = Tokens(2, [*hide([1, 2], 0, None), *hide([3, 4], 2, None)])

@@ -1,4 +1,4 @@
-"""KV events as hooks tell them: the names and contents that a router computes from them, without an engine."""
+"""KV events as hooks emit them: the names and contents that a router computes from them, without an engine."""
 
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -55,7 +55,7 @@ class Attached:
 
 
 def vllm() -> tuple[Callable[..., list[Announce]], VllmRouters]:
-    """Publishes a batch of vLLM, and says what the hooks tell of it."""
+    """Publishes a batch of vLLM, and returns the hooks' events of it."""
     attached = Attached()
     routers, publisher = VllmRouters(attached), SimpleNamespace(publish=lambda batch: None)
     pool = SimpleNamespace(enable_kv_cache_events=True)
@@ -121,14 +121,14 @@ def test_adapters_and_salts_are_part_of_the_content_that_vllm_announces() -> Non
     assert publish(BlockStored([4], tokens[:4]))[0].labels is None
 
 
-def test_a_parent_is_told_where_blocks_keep_theirs() -> None:
+def test_a_parent_is_reported_where_blocks_keep_theirs() -> None:
     publish, _ = vllm()
-    told = publish(
+    emitted = publish(
         BlockStored([2], [1] * 4, 1),
         BlockStored([2], [1] * 4, 1, medium="CPU"),
         BlockStored([2], [1] * 8, 1, block_size=8, group_idx=1),
     )
-    assert [one.parent for one in told[:3]] == ["0000000000000001.0", None, None]
+    assert [one.parent for one in emitted[:3]] == ["0000000000000001.0", None, None]
 
 
 def test_the_images_of_a_server_that_runs_long_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,12 +194,17 @@ def test_sglang_announces_pages_by_their_content() -> None:
     try:
         one = chained("", (1, 2))
         two = chained(one, (3, 4))
-        told = take(BlockStored([-5, 6], [1, 2, 3, 4], block_size=2), BlockRemoved([6, 7]), AllBlocksCleared())
-        assert [told[0].stored, told[0].batch, told[1].removed, told[2].cleared] == [[one, two], 0, [two, "7"], True]
-        assert [(one.tier, one.pool) for one in told[3:]] == [("GPU", KV), ("CPU_PINNED", HOST)]
+        emitted = take(BlockStored([-5, 6], [1, 2, 3, 4], block_size=2), BlockRemoved([6, 7]), AllBlocksCleared())
+        assert [emitted[0].stored, emitted[0].batch, emitted[1].removed, emitted[2].cleared] == [
+            [one, two],
+            0,
+            [two, "7"],
+            True,
+        ]
+        assert [(one.tier, one.pool) for one in emitted[3:]] == [("GPU", KV), ("CPU_PINNED", HOST)]
         pairs = BlockStored([8], [(5, 6), (6, 7)], 6, 2, SimpleNamespace(value="CPU_PINNED"))
-        told = take(pairs)
-        assert (told[0].tier, told[0].stored, told[0].parent) == ("CPU_PINNED", [chained(two, (5, 6))], two)
+        emitted = take(pairs)
+        assert (emitted[0].tier, emitted[0].stored, emitted[0].parent) == ("CPU_PINNED", [chained(two, (5, 6))], two)
         cache.ongoing_write_through[1] = None
         assert [one.tier for one in take()] == ["GPU"], (
             "a page that is being written has a name, and is announced later"

@@ -60,8 +60,8 @@ class Small:
             policy=SimpleNamespace(PrefillAdder=_with("add_one_req", "add_one_req_ignore_eos")),
             allocator=SimpleNamespace(TokenToKVPoolAllocator=allocator, PagedTokenToKVPoolAllocator=_with()),
         )
-        self.judge = CheckedTrace()
-        self.hooks = Attached(engine, self.judge).hooks
+        self.trace = CheckedTrace()
+        self.hooks = Attached(engine, self.trace).hooks
         self.scheduler, self.batch, self.rows, self.allocator = scheduler(), batch(), rows(), allocator()
         self.rows.size, self.rows.req_to_token = 1, aligned(engine, numpy.zeros((1, 8), dtype=int))
         self.rows.cache_loc_host_buf = buffer = aligned(engine, numpy.zeros(16, dtype=int))
@@ -105,7 +105,7 @@ def test_what_a_launch_in_flight_is_handed_may_not_be_written(handed: str, found
     small.chunk(1, 0, 4)
     small.chunk(2, 4, 6)
     assert small.hooks.problem is None
-    assert {(finding.code, finding.pool) for _, finding in small.judge.found} == found
+    assert {(finding.code, finding.pool) for _, finding in small.trace.found} == found
 
 
 @pytest.mark.parametrize("handed", ["copy", "buffer", "rows"])
@@ -115,23 +115,23 @@ def test_what_a_launch_was_handed_may_be_written_when_its_result_is_taken(handed
     small.result(1)
     small.chunk(2, 4, 6)
     small.result(2)
-    assert small.hooks.problem is None and not small.judge.found and small.judge.events > 10
+    assert small.hooks.problem is None and not small.trace.found and small.trace.events > 10
 
 
 def test_the_buffer_is_there_when_all_is_idle() -> None:
     small = Small("buffer")
-    events = small.judge.events
+    events = small.trace.events
     small.scheduler.check_memory()
-    assert small.hooks.problem is None and not small.judge.found and small.judge.events == events + 1
+    assert small.hooks.problem is None and not small.trace.found and small.trace.events == events + 1
 
 
-def test_an_engine_that_stays_idle_is_told_to_be_so_once() -> None:
+def test_an_engine_that_stays_idle_is_reported_idle_once() -> None:
     small = Small("copy")
     small.scheduler.check_memory()
-    events = small.judge.events
+    events = small.trace.events
     small.scheduler.check_memory()
-    assert small.judge.events == events
+    assert small.trace.events == events
     small.chunk(1, 0, 4)
     small.result(1)
     small.scheduler.check_memory()
-    assert {finding.rule for _, finding in small.judge.found} == {"MEM-LEAK"}
+    assert {finding.rule for _, finding in small.trace.found} == {"MEM-LEAK"}

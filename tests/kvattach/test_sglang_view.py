@@ -1,4 +1,4 @@
-"""What the hooks see of an SGLang tree whose core is in Rust: spans of paths, their names, and what is not locked."""
+"""The hooks' view of an SGLang tree whose core is in Rust: spans of paths, their names, and what is not locked."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -112,7 +112,7 @@ def test_the_namespaces_used_last_are_remembered(tree: OpaqueTree, monkeypatch: 
     assert [tree.whose((None, salt)) for salt in ("one", "two", "three")] == ["of one", "", "of three"]
 
 
-def test_the_books_tell_what_is_not_locked(tree: OpaqueTree) -> None:
+def test_the_books_show_unlocked_pages(tree: OpaqueTree) -> None:
     assert tree.books(KV, without=set()) == {"cached": [3, 5]}
     assert tree.books(WINDOW, without=set()) == {"cached": [2]}
-    assert tree.books(STATES, without=set()) == {}, "of states nobody can see it"
+    assert tree.books(STATES, without=set()) == {}, "of states it is not visible"

@@ -1,4 +1,4 @@
-"""What is observed of streams and events is what orders operations."""
+"""The observed waits of streams and events order operations."""
 
 from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
@@ -13,8 +13,8 @@ from kvspec.memory import Pool
 from kvspec.memory.events import Begin, End, MemoryEvent, Take, Use, Wait
 
 
-class Told:
-    """Keeps what is told, and judges it."""
+class Recorded:
+    """Keeps the events, and checks them."""
 
     def __init__(self) -> None:
         self.events: list[MemoryEvent] = []
@@ -29,17 +29,17 @@ class Told:
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def trace() -> Recorded:
+    return Recorded()
 
 
 @pytest.fixture
-def streams(told: Told) -> Iterator[Streams]:
+def streams(trace: Recorded) -> Iterator[Streams]:
     Stream.current = Stream()
-    hooks = Hooks(told)
+    hooks = Hooks(trace)
     observed = Streams(hooks, Stream, Event)
     observed.clear(SimpleNamespace(current_stream=lambda: Stream.current))
-    told.emit(Take("a", "kv", [1]))
+    trace.emit(Take("a", "kv", [1]))
     yield observed
     hooks.detach()
     assert hooks.problem is None
@@ -49,63 +49,63 @@ def written(streams: Streams, stream: Stream) -> int:
     return streams.begin("write", [], [Use(pool="kv", pages=[1], holder="a")], stream=stream)
 
 
-def test_two_streams_race(told: Told, streams: Streams) -> None:
+def test_two_streams_race(trace: Recorded, streams: Streams) -> None:
     written(streams, Stream())
     written(streams, Stream())
-    assert told.rules == ["MEM-RACE"]
+    assert trace.rules == ["MEM-RACE"]
 
 
-def test_a_stream_that_waits_does_not_race(told: Told, streams: Streams) -> None:
+def test_a_stream_that_waits_does_not_race(trace: Recorded, streams: Streams) -> None:
     one, other = Stream(), Stream()
     written(streams, one)
     other.wait_stream(one)
     written(streams, other)
-    assert told.rules == []
+    assert trace.rules == []
 
 
-def test_an_event_stands_for_an_operation_that_is_told_elsewhere_until_that_has_ended(
-    told: Told, streams: Streams
+def test_an_event_stands_for_an_operation_that_is_reported_elsewhere_until_that_has_ended(
+    trace: Recorded, streams: Streams
 ) -> None:
     one, other, event, recorded = Stream(), Stream(), Event(), (Event(), Event())
     one.cuda_stream = "gpu"
-    told.emit(Begin("step 1", "gpu", [], [Use(pool="kv", pages=[1], holder="a")]))
+    trace.emit(Begin("step 1", "gpu", [], [Use(pool="kv", pages=[1], holder="a")]))
     streams.queued("step 1", "gpu")
     event.record(one)
     other.wait_event(event)
     written(streams, other)
     for step, behind in zip(("step 2", "step 3"), recorded, strict=True):
-        told.emit(Begin(step, "gpu"))
+        trace.emit(Begin(step, "gpu"))
         streams.queued(step, "gpu")
         behind.record(one)
-    told.emit(End("step 2"))
+    trace.emit(End("step 2"))
     streams.ended("step 2")
     for earlier in (event, *recorded):
         other.wait_event(earlier)
-    assert told.rules == []
-    assert [wait.id for wait in told.events if isinstance(wait, Wait)] == ["step 1", "step 3"]
+    assert trace.rules == []
+    assert [wait.id for wait in trace.events if isinstance(wait, Wait)] == ["step 1", "step 3"]
 
 
-def test_an_event_orders_only_what_came_before_it(told: Told, streams: Streams) -> None:
+def test_an_event_orders_only_what_came_before_it(trace: Recorded, streams: Streams) -> None:
     one, other, event = Stream(), Stream(), Event()
     event.record(one)
     written(streams, one)
     other.wait_event(event)
     written(streams, other)
-    assert told.rules == ["MEM-RACE"]
+    assert trace.rules == ["MEM-RACE"]
 
 
-def test_an_event_after_a_wait_stands_for_what_was_waited_for(told: Told, streams: Streams) -> None:
+def test_an_event_after_a_wait_stands_for_what_was_waited_for(trace: Recorded, streams: Streams) -> None:
     one, middle, last, event = Stream(), Stream(), Stream(), Event()
     written(streams, one)
     middle.wait_stream(one)
     event.record(middle)
     event.wait(last)
     written(streams, last)
-    assert told.rules == []
-    assert [begun.at for begun in told.events if isinstance(begun, Begin)] == ["write", "record", "write"]
+    assert trace.rules == []
+    assert [begun.at for begun in trace.events if isinstance(begun, Begin)] == ["write", "record", "write"]
 
 
-def test_what_the_host_has_seen_is_over(told: Told, streams: Streams) -> None:
+def test_what_the_host_has_seen_is_over(trace: Recorded, streams: Streams) -> None:
     one, event = Stream(), Event()
     written(streams, one)
     one.queue()
@@ -113,21 +113,21 @@ def test_what_the_host_has_seen_is_over(told: Told, streams: Streams) -> None:
     assert not event.query()
     event.synchronize()
     written(streams, Stream())
-    assert told.rules == []
-    assert [type(event) for event in told.events[1:]] == [Begin, End, Begin]
+    assert trace.rules == []
+    assert [type(event) for event in trace.events[1:]] == [Begin, End, Begin]
 
 
-def test_an_event_that_was_never_recorded_says_nothing(told: Told, streams: Streams) -> None:
+def test_an_event_that_was_never_recorded_says_nothing(trace: Recorded, streams: Streams) -> None:
     event = Event()
     assert event.query()
     Stream().wait_event(event)
-    assert not any(isinstance(event, (Wait, End)) for event in told.events)
+    assert not any(isinstance(event, (Wait, End)) for event in trace.events)
 
 
-def test_streams_that_are_not_told_of_say_nothing(told: Told, streams: Streams) -> None:
+def test_unknown_streams_order_nothing(trace: Recorded, streams: Streams) -> None:
     one, other, event = Stream(), Stream(), Event()
     streams.clear(None)
-    before = len(told.events)
+    before = len(trace.events)
     one.queue()
     other.wait_stream(one)
     event.record(one)
@@ -135,7 +135,7 @@ def test_streams_that_are_not_told_of_say_nothing(told: Told, streams: Streams) 
     event.record()
     event.wait()
     event.synchronize()
-    assert len(told.events) == before
+    assert len(trace.events) == before
 
 
 def test_operations_that_are_never_seen_complete_leave_nothing_behind(streams: Streams) -> None:

@@ -1,4 +1,4 @@
-"""What KVSPEC switches on, and `kvspec attach`."""
+"""The effects of KVSPEC, and `kvspec attach`."""
 
 import logging
 import os
@@ -65,7 +65,7 @@ def until(true: Callable[[], bool]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("late", [False, True], ids=["found while it records", "found after the end of the recording"])
-def test_another_process_judges_and_the_log_has_a_line(
+def test_another_process_checks_and_the_log_has_a_line(
     late: bool,
     caplog: pytest.LogCaptureFixture,
     capfd: pytest.CaptureFixture[str],
@@ -86,8 +86,8 @@ def test_another_process_judges_and_the_log_has_a_line(
         trace.close()
     (report,) = trace.reports
     until(lambda: "does not conform, 2 events checked" in report.read_text())
-    told = caplog.messages + capfd.readouterr().err.splitlines()
-    assert told == [f"kvspec: MEM-TAKE/held: page 1 is handed out, but a holds it ({report})"]
+    messages = caplog.messages + capfd.readouterr().err.splitlines()
+    assert messages == [f"kvspec: MEM-TAKE/held: page 1 is handed out, but a holds it ({report})"]
 
 
 EXITS = """
