@@ -25,7 +25,7 @@ HOST = "host"
 HOSTS = 256
 """Limit on the hosts of a trace."""
 _END = 1 << 62
-"""No position lies there: a use without an end goes up to it."""
+"""A position past all others: a use without an end extends to it."""
 _REMEMBERED = 10_000
 """Limit on complete operations whose end may still be reported, and on messages."""
 

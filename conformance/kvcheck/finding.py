@@ -52,24 +52,24 @@ class Finding(memory.Finding, forbid_unknown_fields=True, omit_defaults=True):
     operation: OpId | None = None
     """The operation at hand."""
     expected: str | int | None = None
-    """The label, decision or batch that is expected, or the figure that is right; of a race within one operation its
-    first label, of an announced block the label that its name promises, or that it was announced with before."""
+    """The label, decision, batch or figure that is expected. A race within one operation has its first label here. An
+    announced block has the label that its name promises, or the label of its earlier announcement."""
     found: str | int | None = None
-    """The label that is there, the decision, the batch or the engine's figure; of a leak the number of pages."""
+    """The label, decision, batch or figure that was found instead. A leak has its number of pages here."""
     offsets: tuple[int, int] | None = None
     """The slots of one label that are expected and found."""
     owners: Owners | None = None
     """The owners of the page."""
     key: str | None = None
-    """The key at hand; of an announced block its tier, or the parent that it lacks."""
+    """The key at hand. An announced block has its tier here, or its missing parent."""
     group: str = ""
     """The group of hosts at hand."""
     hosts: tuple[str | None, str | None] | None = None
-    """A host of it, and the one that made first what it did not decide."""
+    """The host whose decision differs or is missing, and the host that decided first."""
     table: str | None = None
     """The table at hand; `slot` is a position of it."""
     pages: tuple[Page, ...] = ()
-    """Further pages: those of a leak, those that a list misses, or the other page with the same key."""
+    """Further pages: leaked pages, pages that a list omits, or the other page with the same key."""
     figure: str = ""
     """Which of the engine's figures: free, cached or held."""
     message: str = ""
@@ -81,8 +81,8 @@ class Finding(memory.Finding, forbid_unknown_fields=True, omit_defaults=True):
     did: str = ""
     """The kind of the earlier use: reads or writes."""
     other: Writer | None = None
-    """The operation of the earlier of two uses that race; else the last one that wrote in the page, where that is known
-    and other content is found there."""
+    """Of two uses that race, the earlier one's operation. Where a page has wrong content, the last operation that wrote
+    there, if it is known."""
     keyed: bool = False
     """The page is named by a key."""
     more: int = 0

@@ -216,7 +216,7 @@ def idle(state: State, event: events.Idle) -> None:
 
 
 def decide(state: State, event: events.Decide) -> None:
-    """A host decides something that its whole group decides."""
+    """A host decides, and each host of its group has to make the same decision."""
     state.checked["MEM-AGREE"] += 1
     decisions = state.decisions.get(event.group)
     if decisions is None:

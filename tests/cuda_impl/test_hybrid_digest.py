@@ -143,11 +143,11 @@ def borders_are_not_kept(pass_states: Callable[..., StateBatch]) -> Callable[...
     return changed
 
 
-@pytest.mark.parametrize("plant", [sources_are_the_slots, borders_are_not_kept])
+@pytest.mark.parametrize("fault", [sources_are_the_slots, borders_are_not_kept])
 def test_state_begun_from_the_wrong_slot_or_not_kept_corrupts(
-    plant: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    fault: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Running, "_pass_states", plant(Running._pass_states))
+    monkeypatch.setattr(Running, "_pass_states", fault(Running._pass_states))
     assert replay(RECURRENT).corruptions()
 
 

@@ -73,8 +73,8 @@ class Runner(StandIn):
 class Drive:
     """Requests that come, share the first pages of a prompt, decode and end."""
 
-    def __init__(self, plant: str) -> None:
-        self.runner, self.plant, self.injected, self.passes = Runner(), plant, 0, 0
+    def __init__(self, fault: str) -> None:
+        self.runner, self.fault, self.injected, self.passes = Runner(), fault, 0, 0
         self.draw = random.Random(5)
         self.free_rows = list(range(1, 8))
         self.shared = [self.draw.randrange(1000) for _ in range(2 * PAGE)]
@@ -109,7 +109,7 @@ class Drive:
             at += len(tokens)
         made = ForwardBatch.init_new(batch, self.runner, **MORE)
         self.passes += 1
-        if self.plant and not self.injected and self.passes > 8:
+        if self.fault and not self.injected and self.passes > 8:
             self.put_in(reqs, starts, rows)
         self.runner.forward(made)
 
@@ -117,7 +117,7 @@ class Drive:
         for req, start in zip(reqs, starts, strict=True):
             if start > 3 * PAGE:
                 row = rows[req.req_pool_idx]
-                if self.plant == "swap":
+                if self.fault == "swap":
                     row[[1, 9]] = row[[9, 1]]
                 else:
                     row[2 * PAGE :] = rows[next(other for other in reqs if other is not req).req_pool_idx, 2 * PAGE :]
@@ -166,11 +166,11 @@ class Drive:
                 self.free_rows.append(gone.req_pool_idx)
 
 
-def main(plant: str = "") -> None:
+def main(fault: str = "") -> None:
     said = setting({"KVSPEC_CANARY": "log"})
     assert said is not None
     hooks = SglangCanary(Runner, ForwardBatch, said)
-    drive = Drive(plant)
+    drive = Drive(fault)
     drive.run()
     found = [] if hooks.watched is None else [str(one) for one in hooks.watched.found]
     launches = 0 if hooks.watched is None else hooks.watched.canary.launches

@@ -122,8 +122,8 @@ class Runner(GPUModelRunner):  # type: ignore[misc]
 class Prepared(Drive):
     """A drive whose steps are prepared by the model runner."""
 
-    def begin(self, runner: Any, plant: str) -> None:
-        self.runner, self.plant, self.steps, self.injected = runner, plant, 0, 0
+    def begin(self, runner: Any, fault: str) -> None:
+        self.runner, self.fault, self.steps, self.injected = runner, fault, 0, 0
         schedule = self.scheduler.schedule
 
         def snapshot() -> Any:
@@ -137,7 +137,7 @@ class Prepared(Drive):
 
     def _complete(self, launch: Launch) -> None:
         self.steps += 1
-        if self.plant and not self.injected and self.steps > 12:
+        if self.fault and not self.injected and self.steps > 12:
             self.put_in(launch.output.num_scheduled_tokens)
         batch = self.runner.prepare(launch.output)
         super()._complete(launch)
@@ -145,7 +145,7 @@ class Prepared(Drive):
             self.runner.keep(batch, launch.step.sampled)
 
     def put_in(self, names: Iterable[str]) -> None:
-        if self.plant == "mapping":
+        if self.fault == "mapping":
             place, name = self.runner.slot_mappings()
             compute = getattr(place, name)
 
@@ -164,7 +164,7 @@ class Prepared(Drive):
                 return
 
 
-def main(seed: int, plant: str = "", version: str = "2") -> None:
+def main(seed: int, fault: str = "", version: str = "2") -> None:
     document = tuple(int(token) for token in np.random.default_rng(seed).integers(1, 9, 40))
     work = Workload(
         seed=seed,
@@ -186,7 +186,7 @@ def main(seed: int, plant: str = "", version: str = "2") -> None:
         hooks, runner = VllmCanary(Runner, said), Runner(work)
     hooks.watch_cache(_kv_cache_config(work), work.running)
     drive = Prepared(work)
-    drive.begin(runner, plant)
+    drive.begin(runner, fault)
     happened = drive.run()
     watch = hooks.watched
     assert watch is not None

@@ -72,9 +72,9 @@ def test_steps_that_vllm_prepares_are_silent(seed: str, runner: str) -> None:
 
 @pytest.mark.slow
 @needs_torch
-@pytest.mark.parametrize(("plant", "runner"), [("mapping", "2"), ("swap", "1")], ids=["V2", "V1"])
-def test_what_is_put_into_a_step_of_vllm_is_found(plant: str, runner: str) -> None:
-    said = driven("vllm", "0.33.0", "1", plant, runner)
+@pytest.mark.parametrize(("fault", "runner"), [("mapping", "2"), ("swap", "1")], ids=["V2", "V1"])
+def test_what_is_put_into_a_step_of_vllm_is_found(fault: str, runner: str) -> None:
+    said = driven("vllm", "0.33.0", "1", fault, runner)
     assert said["injected"]
     assert said["found"]
     launches = {int(one.split()[1]) for one in said["found"]}
@@ -88,8 +88,8 @@ def test_passes_that_sglang_prepares_are_silent_and_what_is_put_in_is_found(vers
     said = driven("sglang", version)
     assert said["found"] == []
     assert said["launches"] > 40
-    for plant in ("swap", "stale"):
-        said = driven("sglang", version, plant)
+    for fault in ("swap", "stale"):
+        said = driven("sglang", version, fault)
         assert f"launch {said['injected']} reads" in " ".join(said["found"])
 
 

@@ -130,7 +130,7 @@ def test_a_server_is_started_again_with_another_port_and_what_was_for_the_former
     network, made = connected(Faults())
     made.send_multipart([b"for the former one"])
     network.dies("decode")
-    made.send_multipart([b"for nobody"])
+    made.send_multipart([b"to no peer"])
     network.here = "decode"
     network.starts("decode")
     port, pull = socket_of()

@@ -302,7 +302,7 @@ def test_a_server_that_dies_takes_its_messages_and_transfers_along_and_others_wi
     network.schedulers |= {"prefill": None, "decode": None}
     network.send("prefill", "decode", b"sent", 0.0)
     network.send("prefill", "decode", b"not sent yet", 5.0)
-    network.send("decode", "prefill", b"for nobody", 0.0)
+    network.send("decode", "prefill", b"to no peer", 0.0)
     network.transfers[1] = Posted("decode", "prefill", b"", ends=9.0)
     network.now = 1.0
     network.dies("prefill")

@@ -127,7 +127,7 @@ pub struct Manager {
     requests: BTreeMap<String, Request>,
     sessions: BTreeMap<String, Session>,
     flights: VecDeque<Flight>,
-    /// Stands for the next token past a request's stop, which nobody tells: no token that is told.
+    /// Stands for the next token past a request's stop, which no caller reports: no token of a vector.
     unknown_token: i64,
 }
 
@@ -237,7 +237,7 @@ impl Manager {
     /// Parts of an answer: the new pages of each request, and their window sides.
     fn given(&self, pages: &[(String, Vec<usize>)]) -> [(&'static str, Json); 2] {
         let sides = pages.iter().map(|(req, new)| (req.clone(), self.pages.sides_of(new))).collect();
-        [("pages", given(pages.to_vec())), ("window_pages", self.pages.window.told(given(sides)))]
+        [("pages", given(pages.to_vec())), ("window_pages", self.pages.window.optional(given(sides)))]
     }
 }
 

@@ -33,13 +33,13 @@ impl Pool {
         self.freed.push(number);
     }
 
-    /// Part of an answer: null of a pool that there is not.
-    pub fn told<T: Into<Json>>(&self, part: T) -> Json {
+    /// Part of an answer, or null where the configuration has no such pool.
+    pub fn optional<T: Into<Json>>(&self, part: T) -> Json {
         if self.exists() { part.into() } else { Json::Null }
     }
 
-    pub fn told_freed(&self) -> Json {
-        self.told(self.freed.clone())
+    pub fn optional_freed(&self) -> Json {
+        self.optional(self.freed.clone())
     }
 }
 

@@ -160,7 +160,7 @@ class Driving:
 
 @contextmanager
 def _attached(trial: Trial, checked: CheckedTrace, fix: Callable[[Patches], None] | None) -> Iterator[Hooks]:
-    """Attach hooks to an engine and fix known issues, for a while."""
+    """Fix known issues of an engine and attach hooks to it; undo both at the end."""
     with Patches() as patches:
         if fix is not None:
             # Lines other than those that a fix was written for stay as they are.

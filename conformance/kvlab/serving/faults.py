@@ -21,7 +21,7 @@ def wait_for_engine(named: str) -> None:
     """
     engine, _, name = named.partition(": ")
     module, defects = DEFECTS[engine]
-    sys.meta_path.insert(0, After({module}, lambda _: _plant(module, defects, name)))
+    sys.meta_path.insert(0, After({module}, lambda _: _inject(module, defects, name)))
 
 
 def _of_sglang() -> list[Defect]:
@@ -60,10 +60,10 @@ DEFECTS: dict[str, tuple[str, Callable[[], list[Defect]]]] = {
 """Engine -> the module after whose import a defect is injected, and its defects."""
 
 
-def _plant(module: str, defects: Callable[[], list[Defect]], name: str) -> None:
+def _inject(module: str, defects: Callable[[], list[Defect]], name: str) -> None:
     try:
         (defect,) = [one for one in defects() if one.name == name]
-        _plant_everywhere(defect, module.partition(".")[0])
+        _inject_everywhere(defect, module.partition(".")[0])
         _log.warning("kvspec: the fault %r is in this process", name)
     except Exception:
         # Without its fault a server would look as if the fault had not been found.
@@ -71,7 +71,7 @@ def _plant(module: str, defects: Callable[[], list[Defect]], name: str) -> None:
         raise SystemExit(2) from None
 
 
-def _plant_everywhere(defect: Defect, package: str) -> None:
+def _inject_everywhere(defect: Defect, package: str) -> None:
     """Inject a defect. Modules of the package that have imported the function by name get the new one."""
     functions = [(owner, name, vars(owner)[name]) for owner, name, *_ in defect.places]
     inject_fault(defect, Patches())

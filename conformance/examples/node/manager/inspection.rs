@@ -43,16 +43,16 @@ impl Manager {
             ("rows_requests", requests.len().into()),
             ("rows_sessions", sessions.len().into()),
             ("rows_withheld", self.withheld.len().into()),
-            ("window_available", window.told(tokens(window.free.len()))),
-            ("window_evictable", window.told(tokens(count(&|one| has_side(one) && one.window_locks == 0)))),
-            ("window_protected", window.told(tokens(count(&|one| has_side(one) && one.window_locks > 0)))),
-            ("window_session_held", window.told(sides(&sessions))),
-            ("window_uncached", window.told(sides(&requests))),
-            ("states_available", states.told(states.free.len())),
-            ("states_evictable", states.told(count(&|one| one.state.is_some() && one.state_locks == 0))),
-            ("states_protected", states.told(count(&|one| one.state.is_some() && one.state_locks > 0))),
-            ("states_sessions", states.told(slots(&sessions))),
-            ("states_requests", states.told(slots(&requests) + early)),
+            ("window_available", window.optional(tokens(window.free.len()))),
+            ("window_evictable", window.optional(tokens(count(&|one| has_side(one) && one.window_locks == 0)))),
+            ("window_protected", window.optional(tokens(count(&|one| has_side(one) && one.window_locks > 0)))),
+            ("window_session_held", window.optional(sides(&sessions))),
+            ("window_uncached", window.optional(sides(&requests))),
+            ("states_available", states.optional(states.free.len())),
+            ("states_evictable", states.optional(count(&|one| one.state.is_some() && one.state_locks == 0))),
+            ("states_protected", states.optional(count(&|one| one.state.is_some() && one.state_locks > 0))),
+            ("states_sessions", states.optional(slots(&sessions))),
+            ("states_requests", states.optional(slots(&requests) + early)),
         ])
     }
 
@@ -76,11 +76,11 @@ impl Manager {
             ("requests", views(&requests)),
             ("sessions", views(&sessions)),
             ("locks", Json::map(locks)),
-            ("window_sides", window.told(Json::map(self.pages.sides.iter().map(|(page, side)| (*page, *side))))),
-            ("window_locks", window.told(Json::map(windowed.filter(|(_, locks)| *locks > 0)))),
-            ("free_states", states.told(states.free.clone())),
-            ("store_states", states.told(nodes.clone().filter_map(|one| one.state).collect::<Vec<_>>())),
-            ("state_locks", states.told(Json::map(stateful.filter(|(_, locks)| *locks > 0)))),
+            ("window_sides", window.optional(Json::map(self.pages.sides.iter().map(|(page, side)| (*page, *side))))),
+            ("window_locks", window.optional(Json::map(windowed.filter(|(_, locks)| *locks > 0)))),
+            ("free_states", states.optional(states.free.clone())),
+            ("store_states", states.optional(nodes.clone().filter_map(|one| one.state).collect::<Vec<_>>())),
+            ("state_locks", states.optional(Json::map(stateful.filter(|(_, locks)| *locks > 0)))),
         ])
     }
 
@@ -101,10 +101,10 @@ impl Manager {
             ("protected_len", record.protected.into()),
             ("committed_len", record.committed.into()),
             ("allocated_len", record.allocated.into()),
-            ("swa_evicted_len", window.told(record.protected.max(record.cursor))),
-            ("states", states.told(record.states.clone())),
-            ("computing", states.told(record.states.first().copied())),
-            ("tracking", states.told(Json::map(record.kept.iter().map(|(border, slot)| (*border, *slot))))),
+            ("swa_evicted_len", window.optional(record.protected.max(record.cursor))),
+            ("states", states.optional(record.states.clone())),
+            ("computing", states.optional(record.states.first().copied())),
+            ("tracking", states.optional(Json::map(record.kept.iter().map(|(border, slot)| (*border, *slot))))),
         ];
         Json::Object(parts.into_iter().map(|(name, part)| (name.into(), part)).collect())
     }

@@ -29,8 +29,8 @@ impl Manager {
         }
         let mut answer = vec![("rows", Json::Object(rows))];
         answer.extend(self.given(&pages));
-        answer.push(("states", self.states.told(given(states))));
-        answer.push(("states_from", self.states.told(Json::Object(sources))));
+        answer.push(("states", self.states.optional(given(states))));
+        answer.push(("states_from", self.states.optional(Json::Object(sources))));
         Ok(answer)
     }
 

@@ -68,8 +68,8 @@ impl Manager {
         self.requests.insert(req.into(), request);
         Ok(vec![
             ("protected_len", protected.into()),
-            ("freed", self.pages.full.told_freed()),
-            ("window_freed", self.pages.window.told_freed()),
+            ("freed", self.pages.full.optional_freed()),
+            ("window_freed", self.pages.window.optional_freed()),
             ("state_cached", cached.into()),
             ("state_taken", taken.into()),
         ])
@@ -77,8 +77,8 @@ impl Manager {
 
     /// Parts of an answer: all that the operation has freed.
     pub(super) fn freed(&self) -> [(&'static str, Json); 3] {
-        let (pages, sides) = (self.pages.full.told_freed(), self.pages.window.told_freed());
-        [("freed", pages), ("window_freed", sides), ("states_freed", self.states.told_freed())]
+        let (pages, sides) = (self.pages.full.optional_freed(), self.pages.window.optional_freed());
+        [("freed", pages), ("window_freed", sides), ("states_freed", self.states.optional_freed())]
     }
 
     fn released(&self) -> Answer {
@@ -254,6 +254,6 @@ impl Manager {
         for page in &self.tables[row][first / size..cursor / size] {
             self.pages.free_side(*page);
         }
-        Ok(vec![("evicted_len", cursor.into()), ("window_freed", self.pages.window.told_freed())])
+        Ok(vec![("evicted_len", cursor.into()), ("window_freed", self.pages.window.optional_freed())])
     }
 }

@@ -64,7 +64,7 @@ class Shortest(NamedTuple):
 
 
 def shortest_of_run(vector: Vector, outcome: Outcome, factory: Factory) -> Shortest:
-    """The shortest part of a vector that shows what was found, carried out again and again on fresh implementations."""
+    """The shortest part of a vector with the same finding; each candidate runs on a fresh implementation."""
     if outcome.finding is None or isinstance(outcome.finding, ExpectationFailed):
         return Shortest(None, "A vector's expectations hold for it as it is: no part of it can be left out.")
     if not outcome.operations:
@@ -88,10 +88,10 @@ def effort_for(path: Path) -> Effort:
 def shortest_of_trace(
     path: Path, count: int, effort: Effort, check: Callable[..., Counterexample | None] = check_again
 ) -> Shortest:
-    """The shortest part of the first `count` operations of a recorded trace that shows what the last one of them does.
+    """The shortest part of a trace's first `count` operations with the finding of the last of them.
 
-    `check(operations, config=...)` returns the counterexample that operations show. It is called until the effort is
-    spent.
+    `check(operations, config=...)` returns the counterexample in a list of operations. It is called until the effort
+    is spent.
     """
     if caught():
         return Shortest(None, "It was interrupted before a shorter list of operations was looked for.")

@@ -2,7 +2,7 @@
 
 The engine is a paged one with a prefix cache: requests take pages, share what the cache finds, lock it while they run,
 write and read their pages on a stream, publish what they have computed, and give everything back in one of four ways
-out. A plant changes one request amid thousands of others.
+out. A fault changes one request amid thousands of others.
 """
 
 from collections.abc import Callable, Iterator
@@ -67,7 +67,7 @@ def _mixed(rng: Random, own: list[MemoryEvent], size: int) -> list[MemoryEvent]:
     return mixed
 
 
-Plant = Callable[[list[MemoryEvent], Pages, str], tuple[list[MemoryEvent], MemoryEvent, str]]
+Fault = Callable[[list[MemoryEvent], Pages, str], tuple[list[MemoryEvent], MemoryEvent, str]]
 """A request's events, its pages and its way out -> the events with a defect, the cause, and the rule that is broken."""
 
 
@@ -128,7 +128,7 @@ def missing_wait(own: list[MemoryEvent], pages: Pages, way: str) -> tuple[list[M
     return [*own[:3], write, read, e.End(2), e.End(7), *own[5:]], write, "MEM-RACE"
 
 
-PLANTS: list[Plant] = [
+FAULTS: list[Fault] = [
     forgotten_release,
     locked_twice,
     double_free,
@@ -140,9 +140,9 @@ PLANTS: list[Plant] = [
 ]
 
 
-def injected(plant: Plant, way: str, size: int, seed: int) -> Injected:
+def injected(fault: Fault, way: str, size: int, seed: int) -> Injected:
     """A trace of about `size` events with one defect on the way out `way`."""
-    rng = Random(f"{plant.__name__} {way} {seed}")
+    rng = Random(f"{fault.__name__} {way} {seed}")
     pages: Pages = [*sorted(rng.sample(range(1, 900), 3))]
-    own, cause, rule = plant(_request("bad", pages, way, 1), pages, way)
+    own, cause, rule = fault(_request("bad", pages, way, 1), pages, way)
     return Injected(_mixed(rng, own, size), cause, rule)

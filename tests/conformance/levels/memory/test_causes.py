@@ -10,12 +10,12 @@ import pytest
 from kvcli.main import run_command
 from kvspec.memory.events import EndHolder, MemoryEvent, Release, Share, Take, Transfer
 from kvtrace.writer import TraceWriter
-from tests.conformance.levels.memory.causes import PLANTS, POOLS, WAYS, Plant, injected
+from tests.conformance.levels.memory.causes import FAULTS, POOLS, WAYS, Fault, injected
 
 SIZE = int(os.environ.get("KVSPEC_CAUSES_EVENTS", "2000"))
 """Events of a trace; `make causes` has 100,000."""
 
-CASES = [(plant, way) for plant in PLANTS for way in WAYS]
+CASES = [(fault, way) for fault in FAULTS for way in WAYS]
 
 
 def _written(folder: Path, events: Sequence[MemoryEvent]) -> Path:
@@ -28,12 +28,12 @@ def _written(folder: Path, events: Sequence[MemoryEvent]) -> Path:
     return written
 
 
-@pytest.mark.parametrize(("plant", "way"), CASES, ids=[f"{plant.__name__}-{way}" for plant, way in CASES])
+@pytest.mark.parametrize(("fault", "way"), CASES, ids=[f"{fault.__name__}-{way}" for fault, way in CASES])
 def test_the_cause_is_in_the_first_lines(
-    plant: Plant, way: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    fault: Fault, way: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "120")
-    trace = injected(plant, way, SIZE, seed=1)
+    trace = injected(fault, way, SIZE, seed=1)
     written = _written(tmp_path, trace.events)
     line = trace.events.index(trace.cause) + 2
     assert run_command(["check", str(written)]) == 1
