@@ -96,8 +96,10 @@ class TraceReader:
             if type(op) is Expect:
                 raise InputError(path, number, "an expect line belongs in a vector, not in a trace")
             if (op.obs is None) == (op.refused is None):
-                reason = "no answer (obs) and no refusal (refused)" if op.obs is None else "both obs and refused"
-                raise InputError(path, number, f"the operation has {reason}")
+                absent = "no answer (obs) and no refusal (refused), as in a vector: see 'kvspec run'"
+                raise InputError(
+                    path, number, f"the operation has {absent if op.obs is None else 'both obs and refused'}"
+                )
             _check_bounds(path, number, op, config, allowance)
             yield number, op
         if number == 1 and not self.lines.follows:

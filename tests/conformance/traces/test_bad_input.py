@@ -64,7 +64,11 @@ BAD_TRACES: dict[str, tuple[bytes, int, str]] = {
         2,
         "Object contains unknown field `free` - at `$.obs`",
     ),
-    "no answer": (lines(HEADER, LIFE[0]), 2, "the operation has no answer (obs) and no refusal (refused)"),
+    "no answer": (
+        lines(HEADER, LIFE[0]),
+        2,
+        "the operation has no answer (obs) and no refusal (refused), as in a vector: see 'kvspec run'",
+    ),
     "answer and refusal": (
         lines(HEADER, RECORDED[0] | {"refused": {}}),
         2,
