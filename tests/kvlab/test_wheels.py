@@ -39,7 +39,9 @@ class Wheel(NamedTuple):
         return Driving(task, trial_of(self.engine, place))
 
 
-LMCACHE = Wheel("lmcache", "LMCache", "0.5.6", {*lmcache_fixes.FIXES}, clean=15, runs=30, injected=13)
+LEFT = lmcache_fixes.FIXES.keys() - {"images-share-chunks"}
+"""The known issues that the newest release has."""
+LMCACHE = Wheel("lmcache", "LMCache", "0.5.6", LEFT, clean=15, runs=30, injected=13)
 MAX = Wheel("max", "MAX", "26.7.0", {*max_fixes.FIXES}, clean=25, runs=40, injected=20)
 
 each = pytest.mark.parametrize("wheel", [LMCACHE, MAX], ids=["lmcache", "max"])
@@ -67,8 +69,7 @@ def test_injected_defects_are_found(wheel: Wheel) -> None:
 def test_each_known_defect_is_found(wheel: Wheel, tmp_path: Path) -> None:
     driving = wheel.driving(tmp_path, 60.0)
     driving.search()
-    assert driving.report.known.keys() == wheel.fixes
-    assert all(driving.report.known.values()), driving.report.known
+    assert {name for name, found in driving.report.known.items() if found} == wheel.fixes
 
 
 @each
@@ -76,3 +77,9 @@ def test_its_goals_are_reached(wheel: Wheel, tmp_path: Path) -> None:
     driving = wheel.driving(tmp_path, 10.0)
     driving.walk()
     assert not driving.report.missed, driving.report.missed
+
+
+def test_images_share_chunks_until_lmcache_0_5_4(tmp_path: Path) -> None:
+    driving = LMCACHE._replace(release="0.5.4").driving(tmp_path, 20.0)
+    driving.search()
+    assert driving.report.known["images-share-chunks"], driving.report.known

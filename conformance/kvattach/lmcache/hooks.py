@@ -1,9 +1,9 @@
 """Hooks into LMCache's engine: its pool on the host, and its files on disk.
 
 A page of the pool is `align_bytes` long. A memory object has the pages of its address range, and its content is a label
-of its first page: it is made from the tokens up to the end of the chunk, and not from the engine's key. Each reference
-and each pin belongs to the call of the engine that takes it (a store, a retrieve, a lookup), or to a write to disk. The
-hot cache's reference is only its name. A file on disk is a page of a keyed pool.
+of its first page: it is made from the tokens and images up to the end of the chunk, and not from the engine's key. Each
+reference and each pin belongs to the call of the engine that takes it (a store, a retrieve, a lookup), or to a write to
+disk. The hot cache's reference is only its name. A file on disk is a page of a keyed pool.
 """
 
 import ctypes
@@ -26,7 +26,7 @@ class Call:
     """A call of the engine, or a write to disk: the holder of the references that it takes."""
 
     name: str
-    tokens: tuple[int, ...] = ()
+    tokens: tuple[object, ...] = ()
     apart: object = None
     """The request's tags, which separate its content from others'."""
     own: bool = False
@@ -58,6 +58,8 @@ class Attached:
         self._disk: Any = None
         self._files: dict[str, str | None] = {}
         """File -> the label of its content."""
+        self.contents: dict[str, tuple[object, ...]] = {}
+        """Request -> its tokens, with its media in the place of the numbers that its key has for them."""
         whole, memory, cpu, disk = engine.cache_engine.LMCacheEngine, engine.memory, engine.cpu, engine.disk
         within = self._acting.within
         for name in ("store", "retrieve"):
@@ -105,7 +107,8 @@ class Attached:
 
     def _call_of(self, name: str) -> Callable[..., Call]:
         def call(_: Any, tokens: Any, *args: Any, **kwargs: Any) -> Call:
-            numbers = tuple(tokens.tolist() if hasattr(tokens, "tolist") else tokens)
+            numbers = self.contents.get(kwargs.get("req_id", ""))
+            numbers = numbers or tuple(tokens.tolist() if hasattr(tokens, "tolist") else tokens)
             tags = tuple(sorted((kwargs.get("request_configs") or {}).items()))
             return Call(f"{name} {next(self._numbers)}", numbers, tags)
 

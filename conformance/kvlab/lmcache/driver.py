@@ -11,7 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -27,6 +27,10 @@ from kvlab.traffic import ERRORS, STUCK, Traffic, until_done
 PAGE = 4096
 """Bytes of a page of the pool. An object of any chunk here has one page."""
 MOST_STEPS = 5_000
+PLACEHOLDER = 1_000
+"""The token in each position of an image."""
+IMAGES = tuple(f"{number:060x}{end}" for number, end in enumerate(("a93d", "a93d", "07c6")))
+"""The hashes of images, as vLLM passes them; two have the same end."""
 WAITS = 200
 """The most successive waits of a call for memory, while nothing else makes progress."""
 
@@ -48,6 +52,8 @@ class Shape:
     """Whether layers are stored and loaded one at a time."""
     clears: float = 0.06
     """How often a prompt's chunks are cleared."""
+    images: float = 0.0
+    """How often a prompt has an image."""
 
     @classmethod
     def drawn(cls, rng: random.Random) -> "Shape":
@@ -156,7 +162,10 @@ class Request:
 
     name: str
     tokens: list[int]
+    """As the engine's integration makes them: where an image is they are numbers made of its hash."""
     tags: dict[str, str]
+    content: tuple[object, ...]
+    """The tokens, with the image's hash in each position of it."""
     within: bool = False
     """Whether its layers are being transferred: then it cannot end."""
     steps: Iterator[None] = field(default_factory=lambda: iter(()))
@@ -168,7 +177,8 @@ def run(engine: Engine, attached: Attached, seed: int, requests: int = 40, *, sh
     Returns the error that ended the run, or an empty string.
     """
     rng = random.Random(seed)
-    shape = shape or Shape.drawn(rng)
+    pictures = random.Random(f"{seed} images")
+    shape = shape or replace(Shape.drawn(rng), images=pictures.choice((0.0, 0.0, 0.5)))
     traffic = Traffic(rng, requests, 6 * shape.chunk, shape.alphabet, running=shape.running)
     queue, folder = _Queue(rng), tempfile.mkdtemp(prefix="kvspec-lmcache-")
     try:
@@ -176,7 +186,8 @@ def run(engine: Engine, attached: Attached, seed: int, requests: int = 40, *, sh
             _stand_in(engine, queue, patches)
             cache = _made(engine, attached, shape, folder)
             try:
-                return until_done(partial(_drive, cache, attached, shape, traffic, queue), (*ERRORS, NameError))
+                drive = partial(_drive, cache, attached, shape, traffic, queue, pictures)
+                return until_done(drive, (*ERRORS, NameError))
             finally:
                 queue.forget()
                 cache.storage_manager.loop.close()
@@ -230,13 +241,16 @@ def _made(engine: Engine, attached: Attached, shape: Shape, folder: str) -> Any:
     return cache
 
 
-def _drive(cache: Any, attached: Attached, shape: Shape, traffic: Traffic, queue: _Queue) -> None:
+def _drive(
+    cache: Any, attached: Attached, shape: Shape, traffic: Traffic, queue: _Queue, pictures: random.Random
+) -> None:
     rng = traffic.rng
+    request_of = partial(_request, cache, attached, shape, traffic, pictures)
     seen: list[Request] = []
     while traffic.left or traffic.live:
         traffic.loop(MOST_STEPS)
         if len(traffic.live) < shape.running:
-            arrived = traffic.arriving(partial(_request, cache, shape, traffic), least=int(not traffic.live))
+            arrived = traffic.arriving(request_of, least=int(not traffic.live))
             traffic.live += arrived
             seen += arrived
         request = rng.choice(traffic.live)
@@ -253,22 +267,39 @@ def _drive(cache: Any, attached: Attached, shape: Shape, traffic: Traffic, queue
             cache.clear()
         queue.advance()
     for request in seen:
-        for _ in _served(cache, shape, Request(f"{request.name} again", request.tokens, request.tags)):
+        again = replace(request, name=f"{request.name} again")
+        for _ in _served(cache, attached, shape, again):
             queue.step()
     queue.finish()
     attached.idle()
 
 
-def _request(cache: Any, shape: Shape, traffic: Traffic) -> Request:
+def _request(cache: Any, attached: Attached, shape: Shape, traffic: Traffic, pictures: random.Random) -> Request:
     tokens = traffic.prompt(traffic.rng.randint(1, traffic.longest))
     tags = {"lmcache.tag.user": str(traffic.rng.randint(0, 1))} if traffic.rng.random() < 0.3 else {}
-    request = Request(f"r{traffic.number()}", tokens, tags)
-    request.steps = _served(cache, shape, request)
+    request = Request(f"r{traffic.number()}", tokens, tags, tuple(tokens))
+    if pictures.random() < shape.images:
+        _add_image(request, shape, pictures)
+    request.steps = _served(cache, attached, shape, request)
     return request
 
 
-def _served(cache: Any, shape: Shape, request: Request) -> Iterator[None]:
+def _add_image(request: Request, shape: Shape, pictures: random.Random) -> None:
+    """Put an image over a part of a prompt, whose tokens the engine's integration then makes of its hash."""
+    image, offset, length = pictures.choice(IMAGES), pictures.choice((0, shape.chunk)), shape.chunk
+    span = slice(offset, min(offset + length, len(request.tokens)))
+    content = list[object](request.tokens)
+    request.tokens[span] = [PLACEHOLDER] * len(request.tokens[span])
+    content[span] = [image] * len(content[span])
+    request.content = tuple(content)
+    keyed = importlib.import_module("lmcache.integration.vllm.utils").apply_mm_hashes_to_token_ids
+    place = SimpleNamespace(offset=offset, length=length)
+    request.tokens = keyed(torch.tensor(request.tokens), [image], [place]).tolist()
+
+
+def _served(cache: Any, attached: Attached, shape: Shape, request: Request) -> Iterator[None]:
     """A serving engine's calls for one request. Other requests make progress between them."""
+    attached.contents[request.name] = request.content
     tokens, given = request.tokens, {"req_id": request.name, "request_configs": request.tags or None}
     found = cache.lookup(tokens, lookup_id=request.name, pin=True, request_configs=request.tags or None)
     yield

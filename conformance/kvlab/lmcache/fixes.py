@@ -97,6 +97,13 @@ def half_found_chunks_are_unpinned(engine: Engine, patches: Patches) -> None:
     inject_fault(Defect("half-found", "", (place,)), patches)
 
 
+def images_have_numbers_of_their_own(engine: Engine, patches: Patches) -> None:
+    """The number that an image has in a key is made of all of its hash. Newer releases do so."""
+    utils = importlib.import_module("lmcache.integration.vllm.utils")
+    if hasattr(utils, "hex_hash_to_int16"):
+        patches.set(utils, "hex_hash_to_int16", lambda image: int(image, 16) % (2**31 - 1))
+
+
 FIXES = {
     "key-in-flight": files_in_flight_are_no_candidates,
     "candidate-forgotten": candidates_that_stay_count_again,
@@ -105,6 +112,7 @@ FIXES = {
     "pins-of-lookups": pins_of_lookups_stay,
     "nothing-to-load": nothing_to_load_is_no_error,
     "half-found": half_found_chunks_are_unpinned,
+    "images-share-chunks": images_have_numbers_of_their_own,
 }
 """Known issue -> the patch that fixes it."""
 
