@@ -115,6 +115,11 @@ LONGEST = "swa_side_beside_seventy_evicted"
 """A vector of 153 operations that takes as long as a hundred others; its answers are of the same kinds."""
 
 
+def first() -> list[str]:
+    """The sources that show most kinds: the informative vectors and all walks."""
+    return [name for name in names() if name in INFORMATIVE or name.startswith("walk ")]
+
+
 def names() -> list[str]:
     """The vectors, the informative and the short ones first, so that examples are small; then walks."""
     # Vectors of ways out are many and similar; walks meet the same.

@@ -128,6 +128,7 @@ def test_the_rules_the_code_and_the_mutant_of_a_row_exist(row: Behaviour) -> Non
     assert set(BUGS[row.mutant].rules) & set(row.rules)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", SHOWN, ids=lambda row: row.says)
 def test_the_vector_of_a_row_is_about_its_rules_and_runs_its_code(row: Behaviour) -> None:
     assert set(vector_named(row.vector).header.rules) & set(row.rules)

@@ -1,8 +1,11 @@
-"""The oracle's verdicts on right and wrong answers are those in `verdicts`, to the letter."""
+"""The oracle's verdicts on right and wrong answers are those in `verdicts`, to the letter.
+
+`make test` judges the sources that show most kinds of verdicts, `make thorough` all.
+"""
 
 import pytest
 
-from tests.spec.findings import Kinds, Outcome, Source, golden, names, source, summary, texts, written
+from tests.spec.findings import Kinds, Outcome, Source, first, golden, names, source, summary, texts, written
 from tests.spec.oddities import oddities
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
@@ -13,18 +16,29 @@ CHANGED = (
 )
 
 
-def test_the_oracle_says_what_is_written_and_nothing_odd() -> None:
-    """One test, since the whole file is about all sources together."""
-    kinds, lines, known = Kinds(), dict[str, str](), golden()
-    for name in names():
-        odd: list[str] = []
-        given = source(name)
+def judged(name: str, kinds: Kinds, known: str | None) -> str:
+    """The line of a source, as it is written and with nothing odd."""
+    odd: list[str] = []
+    given: Source = source(name)
 
-        def see(outcome: Outcome, odd: list[str] = odd, given: Source = given) -> None:
-            kinds.add(outcome)
-            odd.extend(oddities(outcome, given.model.state.config))
+    def see(outcome: Outcome) -> None:
+        kinds.add(outcome)
+        odd.extend(oddities(outcome, given.model.state.config))
 
-        lines[name] = summary(given, see)
-        assert odd == [] or "blind" in name, f"{name}: pages that were never reported are not checked now"
-        assert lines[name] == known.get(name), f"{name}: {CHANGED}"
-    assert texts(kinds, list(lines.values())) == written(), CHANGED
+    line = summary(given, see)
+    assert odd == [] or "blind" in name, f"{name}: pages that were never reported are not checked now"
+    assert line == known, f"{name}: {CHANGED}"
+    return line
+
+
+@pytest.mark.parametrize("name", first())
+def test_the_oracle_says_what_is_written_and_nothing_odd(name: str) -> None:
+    judged(name, Kinds(), golden()[name])
+
+
+@pytest.mark.thorough
+def test_the_oracle_says_what_is_written_of_every_source() -> None:
+    """One test, since the files are about all sources together."""
+    kinds, known = Kinds(), golden()
+    lines = [judged(name, kinds, known.get(name)) for name in names()]
+    assert texts(kinds, lines) == written(), CHANGED

@@ -331,6 +331,7 @@ def mistaken(name: str, right: str, wrong: str) -> Callable[..., Move]:
     return broken
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "right", "wrong", "clause"), [*MISTAKES, *RARER] if os.environ.get("KVSPEC_PROVE") else MISTAKES
 )

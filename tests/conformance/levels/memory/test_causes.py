@@ -28,6 +28,7 @@ def _written(folder: Path, events: Sequence[MemoryEvent]) -> Path:
     return written
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fault", "way"), CASES, ids=[f"{fault.__name__}-{way}" for fault, way in CASES])
 def test_the_cause_is_in_the_first_lines(
     fault: Fault, way: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
