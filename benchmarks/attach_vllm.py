@@ -59,7 +59,7 @@ class Silent:
     def header(self, producer: str, pools: Any, host: str | None = None) -> None:
         """Nothing."""
 
-    def emit(self, event: Any) -> None:
+    def emit(self, *events: Any) -> None:
         """Nothing."""
 
 

@@ -126,8 +126,8 @@ class Silent:
     def header(self, producer: str, pools: Mapping[str, Pool], host: str | None = None) -> None:
         """Another memory."""
 
-    def emit(self, event: MemoryEvent) -> None:
-        """One event."""
+    def emit(self, *events: MemoryEvent) -> None:
+        """Events."""
 
 
 def measure(release: Release) -> None:

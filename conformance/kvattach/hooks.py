@@ -3,7 +3,8 @@
 import logging
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from kvattach.patches import Patches
@@ -27,8 +28,8 @@ class Trace(Protocol):
     def header(self, producer: str, pools: Mapping[str, Pool], host: str | None = None) -> None:
         """A memory with these pools was made, all of it free. The following events are about it, on one host."""
 
-    def emit(self, event: MemoryEvent) -> None:
-        """One event, in the order of the engine."""
+    def emit(self, *events: MemoryEvent) -> None:
+        """Events in the order of the engine."""
 
 
 class Hooks:
@@ -48,20 +49,36 @@ class Hooks:
         """Events so far."""
         self._patches = Patches()
         self._lock = threading.RLock()
+        self._held: list[MemoryEvent] | None = None
+        """The events of `together`."""
 
-    def emit(self, event: MemoryEvent) -> None:
-        """Emit an event, within a hook or not. A malformed event is a problem of the hooks, never of the engine."""
+    def emit(self, *events: MemoryEvent) -> None:
+        """Emit events, within a hook or not. A malformed event is a problem of the hooks, never of the engine."""
         with self._lock:
+            if self._held is not None:
+                self._held += events
+                return
             if self.problem is not None:
                 return
-            self.events += 1
+            self.events += len(events)
             try:
-                self.trace.emit(event)
+                self.trace.emit(*events)
             except RuleBroken:
                 raise
             except Exception as error:
-                place = "" if event.at is None else f" ({event.at})"
-                self._fails(f"{event.__struct_config__.tag}{place} cannot be emitted", error)
+                self._fails(f"{', '.join(dict.fromkeys(map(_named, events)))} cannot be emitted", error)
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Emit all events of this context at its end, in one call of the trace."""
+        with self._lock:
+            held: list[MemoryEvent] = []
+            self._held = held
+            try:
+                yield
+            finally:
+                self._held = None
+                self.emit(*held)
 
     def set(self, owner: Any, name: str, value: object) -> None:
         """Replace an attribute of the engine."""
@@ -148,6 +165,11 @@ class Hooks:
     def attach(self) -> None:
         """Put the hooks in again."""
         self._patches.redo()
+
+
+def _named(event: MemoryEvent) -> str:
+    """The kind of an event, and its place in the engine."""
+    return f"{event.__struct_config__.tag}" + ("" if event.at is None else f" ({event.at})")
 
 
 def _raised_at(error: BaseException) -> tuple[str, str]:

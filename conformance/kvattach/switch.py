@@ -11,6 +11,7 @@ import os
 import subprocess
 import threading
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -96,14 +97,14 @@ class Strict:
 
         self._checker = Checker(pools)
 
-    def emit(self, event: MemoryEvent) -> None:
-        """Check one event.
+    def emit(self, *events: MemoryEvent) -> None:
+        """Check events.
 
         Raises:
-            RuleBroken: it breaks a rule.
+            RuleBroken: one of them breaks a rule; those after it are not checked.
         """
         if self._checker is not None:
-            for finding in self._checker.step(event):
+            for finding in chain.from_iterable(map(self._checker.step, events)):
                 from kvcheck.words import describe
 
                 raise RuleBroken(f"{finding.code}: {describe(finding)}")
@@ -145,10 +146,10 @@ class Followed:
         self._checking = _Checking(trace, report)
         self.reports.append(report)
 
-    def emit(self, event: MemoryEvent) -> None:
-        """Record one event."""
+    def emit(self, *events: MemoryEvent) -> None:
+        """Record events."""
         if self._writer is not None:
-            self._writer.emit(event)
+            self._writer.emit(*events)
             if self._writer.problem is not None:
                 self._end()
 

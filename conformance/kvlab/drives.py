@@ -51,12 +51,13 @@ class CheckedTrace:
         self._checker = Checker(pools)
         self.pairs.header(pools)
 
-    def emit(self, event: MemoryEvent) -> None:
-        """Check one event."""
+    def emit(self, *events: MemoryEvent) -> None:
+        """Check events."""
         assert self._checker is not None
-        self.events += 1
-        self.found += [(self.events, finding) for finding in self._checker.step(event)]
-        self.pairs.step(event)
+        for event in events:
+            self.events += 1
+            self.found += [(self.events, finding) for finding in self._checker.step(event)]
+            self.pairs.step(event)
 
     def find(self, finding: Finding) -> None:
         """A finding of the driver itself, which no event shows."""

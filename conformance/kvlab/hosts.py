@@ -36,9 +36,9 @@ class Together:
         """The trace of one host."""
         return One(self, host)
 
-    def emit(self, host: str, event: MemoryEvent) -> None:
-        """One event of a host."""
-        self._trace.emit(self._names[host].renamed(event))
+    def emit(self, host: str, *events: MemoryEvent) -> None:
+        """Events of a host."""
+        self._trace.emit(*map(self._names[host].renamed, events))
 
 
 class One:
@@ -51,6 +51,6 @@ class One:
         """The memory of this host was made."""
         self._together.header(producer, pools, self._host)
 
-    def emit(self, event: MemoryEvent) -> None:
-        """One event."""
-        self._together.emit(self._host, event)
+    def emit(self, *events: MemoryEvent) -> None:
+        """Events of this host."""
+        self._together.emit(self._host, *events)

@@ -51,7 +51,7 @@ class TraceWriter:
         It also ends when more than `max_waiting` lines wait to be written. The last `keep` recordings are kept.
         """
         self._sink = Sink(Path(path), part_bytes=part_bytes, max_bytes=max_bytes, keep=keep, max_waiting=max_waiting)
-        self._encode = msgspec.json.Encoder(enc_hook=_plain).encode
+        self._encode = msgspec.json.Encoder(enc_hook=_plain).encode_lines
         self._recording = False
         self._problem: str | None = None
 
@@ -80,16 +80,16 @@ class TraceWriter:
         self._recording = True
         self._sink.begin(header)
 
-    def emit(self, event: MemoryEvent) -> None:
-        """Record one event. Before the first header, and after a problem, nothing is recorded."""
-        if not self._recording:
+    def emit(self, *events: MemoryEvent) -> None:
+        """Record events. Before the first header, and after a problem, nothing is recorded."""
+        if not self._recording or not events:
             return
         if self._sink.problem is not None:
             self._end(self._sink.problem)
             return
         try:
-            line = self._encode(event)
-            self._sink.put(line, 1 + len(line) // BYTES_A_LINE)
+            lines = self._encode(events)[:-1]
+            self._sink.put(lines, len(events) + len(lines) // BYTES_A_LINE)
         except Exception as error:
             self._end(f"an event could not be recorded: {type(error).__name__}: {error}")
 

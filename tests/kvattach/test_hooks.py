@@ -73,6 +73,9 @@ def test_an_impossible_event_is_a_problem_of_the_hooks_wherever_it_is_emitted(tr
     hooks.emit(Take("a", "kv", [9]))
     hooks.detach()
     assert trace.first is None
+    hooks = Hooks(trace)
+    hooks.emit(Take("a", "kv", [1]), labels, Idle(), labels)
+    assert hooks.problem is not None and hooks.problem.startswith("take, begin (forward), idle cannot be emitted: ")
 
 
 def test_an_engine_that_is_to_be_stopped_is_stopped(trace: CheckedTrace) -> None:
@@ -341,13 +344,35 @@ def test_a_panic_is_an_error_of_the_engine(trace: CheckedTrace) -> None:
     assert hooks.problem is not None and "PanicException" in hooks.problem
 
 
+def test_events_emitted_together_reach_the_trace_in_one_call_in_order_and_after_an_error_too() -> None:
+    class Calls:
+        def __init__(self) -> None:
+            self.all: list[tuple[MemoryEvent, ...]] = []
+
+        def header(self, producer: str, pools: Mapping[str, Pool], host: str | None = None) -> None: ...
+
+        def emit(self, *events: MemoryEvent) -> None:
+            self.all.append(events)
+
+    trace = Calls()
+    hooks = Hooks(trace)
+    one, two, three, four = (Take("a", "kv", [page]) for page in range(4))
+    with pytest.raises(KeyError), hooks.together():
+        hooks.emit(one)
+        hooks.emit(two, three)
+        assert not trace.all
+        raise KeyError
+    hooks.emit(four)
+    assert (trace.all, hooks.events) == ([(one, two, three), (four,)], 4)
+
+
 def test_events_of_several_threads_are_emitted_one_at_a_time() -> None:
     class OneAtATime:
         inside = most = emitted = 0
 
         def header(self, producer: str, pools: Mapping[str, Pool], host: str | None = None) -> None: ...
 
-        def emit(self, event: MemoryEvent) -> None:
+        def emit(self, *events: MemoryEvent) -> None:
             self.inside += 1
             self.most = max(self.most, self.inside)
             time.sleep(0)

@@ -174,8 +174,8 @@ class Trace(CheckedTrace):
         super().__init__()
         self.emitted = list[Any]()
 
-    def emit(self, event: Any) -> None:
-        self.emitted.append(event)
+    def emit(self, *events: Any) -> None:
+        self.emitted += events
 
 
 def test_sglang_announces_pages_by_their_content() -> None:

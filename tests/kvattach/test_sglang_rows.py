@@ -19,8 +19,8 @@ class Events:
     def header(self, producer: str, pools: Mapping[str, Pool], host: str | None = None) -> None:
         raise NotImplementedError
 
-    def emit(self, event: MemoryEvent) -> None:
-        self.all.append(event)
+    def emit(self, *events: MemoryEvent) -> None:
+        self.all += events
 
 
 def mapped(size: int, *looks: list[int]) -> list[tuple[int, Any]]:

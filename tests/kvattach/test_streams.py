@@ -23,9 +23,9 @@ class Recorded:
 
     def header(self, producer: str, pools: Mapping[str, Pool], host: str | None = None) -> None: ...
 
-    def emit(self, event: MemoryEvent) -> None:
-        self.events.append(event)
-        self.rules += [finding.rule for finding in self._checker.step(event)]
+    def emit(self, *events: MemoryEvent) -> None:
+        self.events += events
+        self.rules += [finding.rule for event in events for finding in self._checker.step(event)]
 
 
 @pytest.fixture

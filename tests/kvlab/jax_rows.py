@@ -29,8 +29,12 @@ class Rows(CheckedTrace):
         self._got: dict[str | None, int] = {}
         self._queued: dict[object, tuple[int, Begin]] = {}
 
-    def emit(self, event: MemoryEvent) -> None:
-        """Check one event."""
+    def emit(self, *events: MemoryEvent) -> None:
+        """Check events."""
+        for event in events:
+            self._check(event)
+
+    def _check(self, event: MemoryEvent) -> None:
         before = len(self.found)
         super().emit(event)
         if isinstance(event, Take) and event.pool == "rows":

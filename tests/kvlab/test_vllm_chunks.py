@@ -21,8 +21,8 @@ class Heard:
 
     def header(self, *_: Any) -> None: ...
 
-    def emit(self, event: MemoryEvent) -> None:
-        self.events.append(event)
+    def emit(self, *events: MemoryEvent) -> None:
+        self.events += events
 
 
 def emitted(blocks: int) -> tuple[Any, list[MemoryEvent]]:

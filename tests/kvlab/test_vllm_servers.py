@@ -51,9 +51,9 @@ class Kept:
     def header(self, producer: str, pools: Any, host: str | None = None) -> None:
         self.checker = Checker(pools)
 
-    def emit(self, event: Any) -> None:
-        self.events.append(event)
-        self.found += [finding.code for finding in self.checker.step(event)]
+    def emit(self, *events: Any) -> None:
+        self.events += events
+        self.found += [finding.code for event in events for finding in self.checker.step(event)]
 
 
 class Side:
@@ -161,8 +161,7 @@ class Host:
         self.hooks.trace.header("vllm", {"kv": pool}, name)
 
     def emit(self, *events: Any) -> None:
-        for event in events:
-            self.hooks.emit(event)
+        self.hooks.emit(*events)
 
     def within(self, *_: Any) -> None: ...
 
@@ -458,9 +457,9 @@ logging.disable(logging.CRITICAL)
 class Counted(CheckedTrace):
     transfers = 0
 
-    def emit(self, event):
-        self.transfers += isinstance(event, Begin) and event.at == "transfer"
-        super().emit(event)
+    def emit(self, *events):
+        self.transfers += sum(isinstance(event, Begin) and event.at == "transfer" for event in events)
+        super().emit(*events)
 
 offloading.prepared(Path(sys.argv[1]))
 assert not nixl.prepared()

@@ -54,6 +54,17 @@ def test_emitted_events_are_those_that_the_memory_checker_reads(tmp_path: Path) 
     ]
 
 
+def test_events_of_one_call_are_a_line_each_and_a_call_without_events_is_none(tmp_path: Path) -> None:
+    writer = TraceWriter(tmp_path / "t.jsonl")
+    writer.header("test", POOLS)
+    several: list[MemoryEvent] = [events.Take("r", "kv", [1]), events.EndHolder("r"), events.Idle()]
+    writer.emit(*several)
+    writer.emit()
+    writer.emit(several[0])
+    writer.close()
+    assert written(writer.files[0]) == [*several, several[0]]
+
+
 @pytest.mark.parametrize("pages", [[1, 2], (1, 2), {1: 0, 2: 0}.keys(), iter([1, 2]), range(1, 3)])
 def test_pages_come_in_any_container(tmp_path: Path, pages: Any) -> None:
     writer = TraceWriter(tmp_path / "t.jsonl")

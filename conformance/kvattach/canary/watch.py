@@ -31,7 +31,7 @@ class Silent:
     def header(self, producer: str, pools: Mapping[str, LawPool], host: str | None = None) -> None:
         """Nothing."""
 
-    def emit(self, event: MemoryEvent) -> None:
+    def emit(self, *events: MemoryEvent) -> None:
         """Nothing."""
 
 

@@ -173,8 +173,7 @@ class Attached(Locks):
         start, prompt, output = stay.labelled, req.origin_input_ids, req.output_ids
         if start + self._size <= len(prompt) + len(output):
             new = [*prompt[start:], *output] if start < len(prompt) else output[start - len(prompt) :]
-            for learnt in stay.grown(new, start):
-                self.hooks.emit(learnt)
+            self.hooks.emit(*stay.grown(new, start))
 
     # The tree
 
@@ -221,6 +220,13 @@ class Attached(Locks):
         `kept` are the states that it keeps. It computes `drafts` tokens from each start on; those from the stop on are
         rejected. A simulated device calls the result, if any, when it reaches the pass.
         """
+        with self.hooks.together():
+            return self._launched_for(reqs, starts, stops, kept, drafts)
+
+    def _launched_for(
+        self, reqs: list[Any], starts: list[int], stops: list[int], kept: list[Kept | None] | None, drafts: int
+    ) -> Callable[[], None] | None:
+        """See `launch`."""
         reads, writes, moves = [], [], []
         for req, start, stop in zip(reqs, starts, stops, strict=True):
             stay = self._stays.get(req.rid)

@@ -121,11 +121,11 @@ class Attached:
     def emit(self, *events: Any) -> None:
         """Emit events, once there is a scheduler."""
         if self._books is not None:
+            if self._side is None:
+                self.hooks.emit(*events)
+                return
             for event in events:
-                if self._side is None:
-                    self.hooks.emit(event)
-                else:
-                    self._side.emit(event)
+                self._side.emit(event)
 
     # Holders
 

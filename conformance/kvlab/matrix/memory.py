@@ -51,10 +51,10 @@ class Watched(CheckedTrace):
         super().header(producer, pools, host)
         self.pools, self.recorded = dict(pools), []
 
-    def emit(self, event: MemoryEvent) -> None:
-        """Check one event."""
-        self.recorded.append(event)
-        super().emit(event)
+    def emit(self, *events: MemoryEvent) -> None:
+        """Check events."""
+        self.recorded += events
+        super().emit(*events)
 
 
 class Driving:

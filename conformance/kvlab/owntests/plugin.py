@@ -35,9 +35,9 @@ class Watching:
             made(one, *args)
             hooks.append(one)
 
-        def check(trace: Strict, event: Any) -> None:
+        def check(trace: Strict, *events: Any) -> None:
             try:
-                emit(trace, event)
+                emit(trace, *events)
             except RuleBroken as broken:
                 found.append(str(broken))
                 raise

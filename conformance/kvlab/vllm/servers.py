@@ -41,14 +41,15 @@ class Reaching:
         self._reached: dict[OpId, str] = {}
         self.header = trace.header
 
-    def emit(self, event: MemoryEvent) -> None:
-        """Emit one event."""
-        if isinstance(event, Begin) and event.at == "transfer":
-            self._reached[event.id] = self._network.reached
-            _rename([use for pair in event.copies for use in pair], self._network.reached)
-        elif isinstance(event, End) and event.id in self._reached:
-            _rename(event.unwritten, self._reached.pop(event.id))
-        self._trace.emit(event)
+    def emit(self, *events: MemoryEvent) -> None:
+        """Emit events."""
+        for event in events:
+            if isinstance(event, Begin) and event.at == "transfer":
+                self._reached[event.id] = self._network.reached
+                _rename([use for pair in event.copies for use in pair], self._network.reached)
+            elif isinstance(event, End) and event.id in self._reached:
+                _rename(event.unwritten, self._reached.pop(event.id))
+        self._trace.emit(*events)
 
 
 def _rename(uses: list[Use], life: str) -> None:
