@@ -99,7 +99,8 @@ class Buffers:
         if self._gone:
             self._collect()
         known = self._tensors
-        self.use(*[id(tensor) for tensor in tensors if id(tensor) not in known])
+        if fresh := [key for key in map(id, tensors) if key not in known]:
+            self.use(*fresh)
         written, seen = [], []
         for tensor in tensors:
             key = id(tensor)

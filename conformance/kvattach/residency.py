@@ -23,12 +23,12 @@ class Run:
 
     def labels(self, tokens: Sequence[int], first: int, stop: int) -> list[str]:
         """The labels of pages `first` to `stop` (exclusive), by the tokens that are known."""
-        self.grown(tokens)
+        if tokens:
+            self.grown(tokens)
         known = self._labels[first:stop]
-        promised = range(first + len(known), stop)
-        if promised:
-            self._promised.update(promised)
-            known += [f"{self.name}#{index}" for index in promised]
+        for index in range(first + len(known), stop):
+            self._promised.add(index)
+            known.append(f"{self.name}#{index}")
         return known
 
     @property
@@ -39,13 +39,15 @@ class Run:
     def grown(self, tokens: Sequence[int], start: int = 0) -> list[Unify]:
         """Unify the labels of the pages that these tokens, from position `start` on, fill; all before are labelled."""
         learnt = []
-        labels, size = self._labels, self._size
+        labels, size, promised = self._labels, self._size, self._promised
+        label = labels[-1] if labels else self.whose
         for index in range(len(labels), (start + len(tokens)) // size):
-            page = tuple(tokens[index * size - start : (index + 1) * size - start])
-            labels.append(self._chained(labels[-1] if labels else self.whose, page))
-            if index in self._promised:
-                self._promised.remove(index)
-                learnt.append(Unify(f"{self.name}#{index}", labels[-1]))
+            at = index * size - start
+            label = self._chained(label, tuple(tokens[at : at + size]))
+            labels.append(label)
+            if index in promised:
+                promised.remove(index)
+                learnt.append(Unify(f"{self.name}#{index}", label))
         return learnt
 
     def _chained(self, before: str, page: tuple[int, ...]) -> str:

@@ -1,5 +1,6 @@
 """The hooks' view of an SGLang tree whose core is in Rust: spans of paths, their names, and what is not locked."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -71,6 +72,7 @@ def test_a_path_is_spans_with_their_pages(tree: OpaqueTree) -> None:
     assert tree.device(first) == [1, 5]
     assert tree.device(second) == [3]
     assert [tree.length(span) for span in (first, second)] == [4, 2]
+    assert tree.leads_to(9, first) and not tree.leads_to(9, replace(first, id=8))
     assert first in tree.path(7), "a node is the same one on every path"
 
 
@@ -95,7 +97,7 @@ def test_an_insert_names_each_page_by_all_tokens_before_its_end(tree: OpaqueTree
     assert tree.labels(first) == [name, chained(name, (3, 4))]
     assert tree.labels(second) == [chained(chained(name, (3, 4)), (5, 6))]
     mine = foreign("an adapter", "a key", None)
-    tree.used(SimpleNamespace(extra_key=None), mine)
+    tree.used((None, None), mine)
     tree.inserted(9, Key([1, 2, 3, 4, 5, 6]), {})
     assert tree.labels(first)[0] == chained(mine, (1, 2)) != name
     assert mine.partition("~")[2] == tree.labels(second)[0].partition("~")[2] != ""
@@ -108,7 +110,7 @@ def test_an_insert_names_each_page_by_all_tokens_before_its_end(tree: OpaqueTree
 def test_the_namespaces_used_last_are_remembered(tree: OpaqueTree, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(view, "REMEMBERED", 2)
     for salt in ("one", "two", "one", "three"):
-        tree.used(SimpleNamespace(extra_key=None, cache_salt=salt), f"of {salt}")
+        tree.used((None, salt), f"of {salt}")
     assert [tree.whose((None, salt)) for salt in ("one", "two", "three")] == ["of one", "", "of three"]
 
 

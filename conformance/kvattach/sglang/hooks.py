@@ -16,7 +16,7 @@ from kvattach.sglang.pictures import Pictures, places_of
 from kvattach.sglang.release import Release
 from kvattach.sglang.routers import Routers
 from kvattach.sglang.states import Kept
-from kvattach.sglang.view import HOST, KV, METADATA, NEW, ROWS, STATES, STORAGE, TREE, WINDOW, Ids, Stay, tree_of
+from kvattach.sglang.view import HOST, KV, METADATA, NEW, ROWS, STATES, STORAGE, TREE, WINDOW, Ids, Stay, space, tree_of
 from kvspec.memory.events import (
     Count,
     Drop,
@@ -169,7 +169,7 @@ class Attached(Locks):
 
     def _grows(self, stay: Stay, req: Any) -> None:
         """The output of a request so far is known; only what is new of it is read."""
-        self._tree.used(req, stay.whose)
+        self._tree.used(stay.named, stay.whose)
         start, prompt, output = stay.labelled, req.origin_input_ids, req.output_ids
         if start + self._size <= len(prompt) + len(output):
             new = [*prompt[start:], *output] if start < len(prompt) else output[start - len(prompt) :]
@@ -260,7 +260,7 @@ class Attached(Locks):
             self.hooks.emit(Failed("assertion", f"{req.rid} is launched without a row"))
             return None
         stay = self._stays[req.rid] = Stay(
-            f"{req.rid}.{next(self._numbers)}", self._size, req.rid, self._origins.whose(req)
+            f"{req.rid}.{next(self._numbers)}", self._size, req.rid, self._origins.whose(req), space(req)
         )
         stay.images = places_of(req)
         before, stay.row = self._rows.get(row), row

@@ -55,7 +55,8 @@ class Locks(Rows):
         keys.update(zip(new, names, strict=True))
         self.hooks.emit(Publish(pool, [*new], names, names, planned=planned))
         for lock in self._locked:
-            if node in self._tree.path(lock.node) and (pool == KV or (lock.low is not None and start >= lock.low)):
+            covered = pool == KV or (lock.low is not None and start >= lock.low)
+            if covered and self._tree.leads_to(lock.node, node):
                 self.hooks.emit(Share(lock.who, pool, [*new], names))
         if not planned:
             giver = next(who for who in reversed(self._who) if not who.startswith(("write", "load", "lock")))

@@ -63,13 +63,15 @@ class Rows(Stays):
 
     def _reader(self, req: Any) -> Stay | None:
         """The residency of a request that reads a row; `None`: it has none."""
-        stay, row = self._stays.get(req.rid), self._row_of(req)
+        stay = self._stays.get(req.rid)
         if stay is None:
             return self._begins(req)
-        if row is not None and row not in self._rows:
-            # In the oldest releases the next chunk of a prompt has another row.
-            self._rows[row], stay.row = stay, row
-            self._row_begins(stay, fresh=True)
+        if self._release.rows_by_number:
+            # The next chunk of a prompt has another row.
+            row = self._row_of(req)
+            if row is not None and row not in self._rows:
+                self._rows[row], stay.row = stay, row
+                self._row_begins(stay, fresh=True)
         return stay
 
     def _begins(self, req: Any) -> Stay | None:
@@ -80,13 +82,13 @@ class Rows(Stays):
         """A request gets a fresh row, or that of its session."""
         if fresh:
             self.hooks.emit(Transfer(NEW, stay.name, ROWS, [stay.row]))
-        stay.pages[ROWS] = [stay.row]
-        self.hooks.emit(Map(stay.table(ROWS), stay.name, ROWS, 0, [stay.row]))
+        stay.pages[ROWS], stay.row_table = [stay.row], stay.table(ROWS)
+        self.hooks.emit(Map(stay.row_table, stay.name, ROWS, 0, [stay.row]))
 
     def _entries(self, row: int, start: int, stop: int) -> Use:
         stay = self._rows.get(row)
-        if stay is not None and ROWS in stay.pages:
-            return Use(table=stay.table(ROWS), start=start, stop=stop)
+        if stay is not None and stay.row_table:
+            return Use(table=stay.row_table, start=start, stop=stop)
         return Use(pool=ROWS, pages=[row], start=start, stop=stop, holder=self._of_row(row))
 
     def _write(self, name: str, uses: list[Use]) -> None:

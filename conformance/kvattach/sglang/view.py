@@ -41,10 +41,10 @@ def space(key: Any) -> Space:
 class Stay(Run):
     """A request while it has a row, or a session's slot between two turns."""
 
-    def __init__(self, name: str, page_size: int, rid: str, whose: str = "") -> None:
-        """Begin without pages. `rid` is empty for a slot."""
+    def __init__(self, name: str, page_size: int, rid: str, whose: str = "", named: Space = (None, None)) -> None:
+        """Begin without pages. `rid` is empty for a slot; `named` is the namespace of a request."""
         super().__init__(name, page_size, whose)
-        self.rid = rid
+        self.rid, self.named = rid, named
         self.said: list[int] = []
         """For a slot: the tokens of the previous turn."""
         self.run = name
@@ -54,6 +54,8 @@ class Stay(Run):
         self.entries = b""
         """The first entry of each page in its row at the last launch, as bytes."""
         self.row = -1
+        self.row_table = ""
+        """The name of its table of the row; empty until it is mapped."""
         self.reads_from = 0
         """The first page that layers with a window read in its last launch."""
         self.state: tuple[int, str] | None = None
@@ -96,9 +98,8 @@ class Tree:
         if kinds is not None:
             self.pools += [WINDOW] * cache.supports_swa() + [STATES] * cache.supports_mamba()
 
-    def used(self, key: Any, whose: str) -> None:
-        """A request uses the namespace of its key, with this first label."""
-        named = space(key)
+    def used(self, named: Space, whose: str) -> None:
+        """A request uses a namespace, with this first label."""
         if (named, whose) == self._used:
             return
         self._used = named, whose
@@ -127,6 +128,10 @@ class Tree:
             path.append(node)
             node = node.parent
         return path[::-1]
+
+    def leads_to(self, named: Any, node: Any) -> bool:
+        """Whether a node is on the path to another, which a release gives."""
+        return node in self.path(named)
 
     def nodes(self) -> Iterator[Any]:
         """Every node but the root."""
@@ -247,6 +252,11 @@ class OpaqueTree(Tree):
         (path,) = self._core.collect_path_info([named])
         pages = self.pages(self._cache.path_device_indices(named))
         return [Span(node.node_id, node.path_start, node.path_end, tuple(pages[self._in_pages(node)])) for node in path]
+
+    def leads_to(self, named: Any, node: Span) -> bool:
+        """Whether a span is on the path to a node. Pages of the path are not read."""
+        (path,) = self._core.collect_path_info([named])
+        return any(one.node_id == node.id for one in path)
 
     def _in_pages(self, node: Any) -> slice:
         return slice(node.path_start // self._size, node.path_end // self._size)
