@@ -24,7 +24,7 @@ SGLANG ?= 0.5.8.post1 0.5.9 0.5.10 0.5.10.post1 $(foreach n,11 12 13 14 15 16 17
 SRC ?=
 
 # The releases that `make engine-tests` drives.
-DRIVEN ?= $(foreach n,9 10 12 16 20 22 23,sglang==0.5.$(n)) $(foreach n,18.1 22.1 33.0,vllm==0.$(n)) lmcache==0.5.4 lmcache==$(LMCACHE) max==$(MAX)
+DRIVEN ?= $(foreach n,9 10 12 16 20 21 22 23,sglang==0.5.$(n)) $(foreach n,18.1 22.1 33.0,vllm==0.$(n)) lmcache==0.5.4 lmcache==$(LMCACHE) max==$(MAX)
 
 # The releases whose servers `make live` starts.
 LIVE ?= sglang==0.5.23 vllm==0.32.0 transformers==5.19.0 sglang-jax

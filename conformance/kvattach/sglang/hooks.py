@@ -122,14 +122,19 @@ class Attached(Locks):
             self._lock_hooks(self._release.opaque_core)
         hooks.hook(core, "commit_backup", before=lambda _, node, *__: self._publish(node), after=self._backed_up)
         hooks.hook(core, "commit_load_back", after=lambda _, __, ___, node, *____: self._publish(node, planned=True))
-        self._acting(cache, "checkpoint", lambda _, req, **__: self._request(req), after=self._settled)
         self._acting(cache, "free_kv_row", lambda _, kv, *__: self._of_row(kv.req_pool_idx))
         self._acting(cache, "on_release", lambda _, req, **__: self._request(req))
         self._acting(cache, "_drain_device_frees", lambda *_: TREE)
         self._acting(cache, "_drain_host_frees", lambda *_: TREE)
-        self._acting(cache, "lock", lambda *_, **__: self._next_lock(), after=self._owns)
-        for name in ("unlock", "release_swa"):
-            self._acting(cache, name, lambda _, lock: getattr(lock, "kvspec_owner", NEW))
+        if self._release.checkpoints:
+            self._acting(cache, "checkpoint", lambda _, req, **__: self._request(req), after=self._settled)
+            self._acting(cache, "lock", lambda *_, **__: self._next_lock(), after=self._owns)
+            for name in ("unlock", "release_swa"):
+                self._acting(cache, name, lambda _, lock: getattr(lock, "kvspec_owner", NEW))
+        else:
+            self._acting(cache, "cache_unfinished_req", lambda _, req, **__: self._request(req), after=self._settled)
+            for name in ("insert_req", "unpin"):
+                self._acting(cache, name, lambda _, req, **__: self._request(req))
         self._acting(cache, "_apply_cache_action", self._applies)
         self._acting(cache, "load_back", lambda _, node, *__, **___: f"load {node}")
         self._acting(
@@ -267,7 +272,7 @@ class Attached(Locks):
         self._rows[row] = stay
         if before is not None and not before.rid:
             self._lent(before, stay, req)
-        elif not self._release.unified:
+        elif not self._release.checkpoints:
             self._adopt_path(req, stay.name)
         self._row_begins(stay, fresh=before is None)
         return stay

@@ -149,7 +149,7 @@ class Locks(Rows):
 
     def _adopt_path(self, req: Any, name: str) -> None:
         """The same for a lock that only its node names."""
-        lock = self._lock_of(NEW, req.last_node)
+        lock = self._lock_of(NEW, self._tree.node(req.last_node))
         if lock is not None:
             lock.who = name
             pages: Pages = [page for node in self._tree.path(req.last_node) for page in self._tree.device(node)]

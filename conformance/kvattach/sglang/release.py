@@ -116,7 +116,12 @@ class Release:
     @property
     def stored(self) -> bool:
         """Whether its storage behind the host tier is driven: before 0.5.14, and from 0.5.22 on."""
-        return self.unified or not self.scheduled
+        return not self.scheduled or (self.unified and self.checkpoints)
+
+    @property
+    def checkpoints(self) -> bool:
+        """Whether `mem_cache.common` matches and publishes requests: from 0.5.22 on."""
+        return hasattr(self.common, "checkpoint_kv_cache")
 
     @cached_property
     def attachment(self) -> Any:

@@ -117,7 +117,7 @@ class Stays(States):
     def _slot(self, req: Any) -> Any:
         """The session's slot with the record on which a request runs, if any."""
         sessions = getattr(self._cache, "session", None)
-        return None if sessions is None else sessions.borrowed_slot(req)
+        return None if sessions is None or not self._release.checkpoints else sessions.borrowed_slot(req)
 
     def _of_slot(self, slot: Any) -> Stay | None:
         row = None if slot is None else self._row_of(slot)

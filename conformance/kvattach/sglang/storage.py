@@ -38,6 +38,8 @@ class Storage(Transfers):
         hook(file, "get", after=self._fetched)
         hook(release.host_class, "get_data_page", after=lambda _, data, __, index, *___: self._leaves(data, index))
         hook(release.host_class, "set_from_flat_data_page", before=lambda _, index, data: self._arrives(data, index))
+        if release.unified and not release.stored:
+            return
         if release.unified:
             asked: Callable[..., str] = lambda _, operation, *__, **___: f"prefetch {operation.request_id}"  # noqa: E731
             self._acting(controller, "allocate_storage_hit", asked)

@@ -103,7 +103,7 @@ def _run(release: Release, seed: int, attached: Attached, checked: CheckedTrace)
             attached.hooks.attach()
     if not release.scheduled:
         return walk.run(release, seed, attached, storage=seed % STORED_EVERY == STORED_EVERY - 1)
-    if seed % 3 == 1:
+    if seed % 3 == 1 and (release.checkpoints or not release.unified):
         return walk.run(release, seed, attached, storage=release.stored and seed % STORED_WALKS == STORED_WALKS - 2)
-    host = seed % 3 == 0 or not release.unified
+    host = seed % 3 == 0 or not release.checkpoints
     return driver.run(release, seed, attached, host=host, report=checked.find)
