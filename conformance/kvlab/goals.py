@@ -144,6 +144,18 @@ def loaded_and_sent(events: Sequence[MemoryEvent]) -> bool:
     return False
 
 
+def loaded_and_received(events: Sequence[MemoryEvent]) -> bool:
+    """A server that another server sends pages to loads other pages from its host memory."""
+    loading, receiving = set[str | None](), set[str | None]()
+    for event in events:
+        for source, target in event.copies if isinstance(event, Begin) else []:
+            if (source.pool or "").endswith("/host"):
+                loading.add(event.host)
+            if _remote(event):
+                receiving.add((target.pool or "").partition("/")[0])
+    return bool(loading & receiving)
+
+
 def _remote(event: MemoryEvent) -> bool:
     if not isinstance(event, Begin) or event.host is None:
         return False
@@ -167,6 +179,7 @@ PAIRED: Mapping[str, Goal] = {
     "a server is started again": started_again,
     "a server dies in the middle of a transfer": died_in_transfer,
     "a prefix is sent that was loaded from host memory": loaded_and_sent,
+    "a prefix is loaded from host memory, and the rest is sent": loaded_and_received,
 }
 """Goals of an engine with two servers for prefill and decode, besides."""
 STORED: Mapping[str, Goal] = {**OVERLAPPED, "a page comes back from a storage": from_storage}

@@ -4,10 +4,18 @@ from collections.abc import Callable
 
 import pytest
 
-from kvlab.goals import Goal, abort_answered, cut_off, died_in_transfer, loaded_and_sent, written_remotely
+from kvlab.goals import (
+    Goal,
+    abort_answered,
+    cut_off,
+    died_in_transfer,
+    loaded_and_received,
+    loaded_and_sent,
+    written_remotely,
+)
 from kvlab.sglang.network import LATENCY, Faults, Network, Unsettled, reached
 from kvlab.sglang.sockets import Again, Pull, Push, socket_of
-from kvlab.sglang.transport import Library
+from kvlab.sglang.transport import Library, Queue
 from kvlab.turns import Task, Turns
 from kvspec.memory.events import Begin, End, MemoryEvent, Receive, Send, Take, Use
 from kvspec.rules import rule_of
@@ -73,6 +81,23 @@ def test_the_threads_of_a_server_end_with_it_and_others_go_on() -> None:
     turns.turn(tasks[1])
     assert said[3:] == ["decode goes on", "decode ends"]
     turns.close()
+
+
+def test_another_thread_may_use_an_item_before_the_thread_that_put_it_goes_on() -> None:
+    turns, said = Network(Faults(), Turns(), seed=1).turns, list[str]()
+    queue = Queue()
+
+    def puts() -> None:
+        queue.put("an item")
+        said.append("goes on")
+
+    tasks = Task("prefill", "puts", puts), Task("prefill", "gets", lambda: said.append(queue.get()))
+    for task in tasks:
+        turns.add(task)
+    for task in (tasks[0], tasks[1], tasks[1], tasks[0]):
+        if task in turns.ready():
+            turns.turn(task)
+    assert said == ["an item", "goes on"]
 
 
 def connected(faults: Faults) -> tuple[Network, Push]:
@@ -171,6 +196,7 @@ REMOTE = Begin("w", copies=[(Use(None, "prefill/kv", [1]), Use(None, "decode/kv"
 LOCAL = Begin("w", copies=[(Use(None, "prefill/kv", [1]), Use(None, "prefill/kv", [2]))], host="prefill")
 FAILED = End("w", unwritten=[Use(None, "decode/kv", [2])], host="prefill")
 LOADED = Begin("l", copies=[(Use(None, "prefill/host", [5]), Use(None, "prefill/kv", [1]))], host="prefill")
+LOADED_THERE = Begin("l", copies=[(Use(None, "decode/host", [5]), Use(None, "decode/kv", [1]))], host="decode")
 OVERWRITTEN = Begin("o", writes=[Use(None, "prefill/kv", [1])], host="prefill")
 AGAIN = Take("r", "kv", [1], host="prefill.2")
 REACHED: list[tuple[Goal, list[MemoryEvent], list[MemoryEvent]]] = [
@@ -178,6 +204,7 @@ REACHED: list[tuple[Goal, list[MemoryEvent], list[MemoryEvent]]] = [
     (cut_off, [REMOTE, FAILED], [LOCAL, FAILED]),
     (died_in_transfer, [FAILED, Send("over w", host="prefill"), AGAIN], [FAILED, Receive("m", host="prefill"), AGAIN]),
     (loaded_and_sent, [LOADED, REMOTE], [LOADED, OVERWRITTEN, REMOTE]),
+    (loaded_and_received, [LOADED_THERE, REMOTE], [LOADED, REMOTE]),
     (abort_answered, [Receive("abort ack 3 1", host="decode")], [Receive("abort 3 1", host="prefill")]),
 ]
 

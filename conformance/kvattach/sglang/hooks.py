@@ -325,13 +325,13 @@ class Attached(Locks):
         labels = stay.labels((), first, first + len(pages))
         self.hooks.emit(Map(stay.table(pool), stay.name, pool, first, [*pages], labels))
 
-    def reserved(self, req: Any) -> Stay | None:
-        """A request has a row, and pages for all its tokens, before its first launch. `None`: it has no row."""
-        stay = self._begins(req)
+    def reserved(self, req: Any, stop: int) -> Stay | None:
+        """The row of a request has pages up to position `stop` before its first launch. `None`: it has no row."""
+        stay = self._stays.get(req.rid) or self._begins(req)
         if stay is not None:
             self._adopt(req, stay.name)
             self._grows(stay, req)
-            self._map(stay, req.kv.kv_committed_len)
+            self._map(stay, stop)
         return stay
 
     def saved(self, req: Any, *, back: bool = False) -> None:

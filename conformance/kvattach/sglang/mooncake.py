@@ -46,7 +46,9 @@ class Mooncake:
         common, mooncake, queues = modules.common, modules.mooncake.MooncakeKVManager, modules.utils
         hook = hooks.hook
         # The pages
-        hook(modules.decode.DecodePreallocQueue, "_pre_alloc", after=lambda _, __, ___, req, *____: self._reserved(req))
+        hook(modules.decode.DecodePreallocQueue, "_pre_alloc", after=lambda _, __, ___, *given: self._reserved(*given))
+        restored = "_commit_hicache_local_restore_to_req"
+        hook(modules.decode.DecodeTransferQueue, restored, after=lambda _, __, ___, one: self._restored(one.req))
         hook(modules.prefill.SchedulerDisaggregationPrefillMixin, "_send_kv_chunk", before=self._sends)
         hook(modules.mooncake.FastQueue, "get", after=self._chunk)
         hook(mooncake, "_transfer_data", before=self._begins, after=self._ends)
@@ -109,11 +111,20 @@ class Mooncake:
 
     # Pages
 
-    def _reserved(self, req: Any) -> None:
-        """Decode has pages for a request before any of it is computed."""
-        stay = self._attached.reserved(req)
+    def _reserved(self, req: Any, _: Any = None, found: int | None = None, promised: int | None = None) -> None:
+        """Decode has pages for a request before any of it is computed.
+
+        Prefill computes it from position `promised` on. The positions from `found` to there have no pages yet: decode
+        loads them from its host tier.
+        """
+        stop = req.kv.kv_committed_len
+        stay = self._attached.reserved(req, stop if promised == found else found or 0)
         if stay is not None:
-            self._part(stay, req, req.kv.kv_committed_len)
+            self._part(stay, req, stop)
+
+    def _restored(self, req: Any) -> None:
+        """The row of a request has the pages that decode has loaded for it."""
+        self._attached.reserved(req, req.kv.kv_committed_len)
 
     def _part(self, stay: Stay, req: Any, stop: int) -> None:
         """Both servers give the last, partial page of a prompt the same name."""

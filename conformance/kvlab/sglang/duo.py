@@ -14,6 +14,9 @@ from kvlab.sglang.server import AnyMemory, Worker, arguments
 from kvlab.stubs import Arguments
 from kvlab.tokens import Tokens
 
+NEVER = 1e6
+"""Seconds that no run takes. In some runs nothing fails, and no time-out ends a request that a server has forgotten."""
+
 
 @dataclass(frozen=True)
 class Half:
@@ -73,6 +76,8 @@ class Duo:
     faults: Faults
     restarts: tuple[str, ...] = ()
     """The servers that die once, at any moment, and are started again."""
+    pace: int = 6
+    """The most entries that the streams of both servers complete in a turn."""
 
     @classmethod
     def drawn(cls, rng: random.Random, *, known: bool = True) -> "Duo":
@@ -123,9 +128,14 @@ class Duo:
             ),
             restarts=rng.choice([(), (), (), ("prefill",), ("decode",), SERVERS]),
         )
-        tiered = prefill.with_host(rng)
+        prefill, decode = prefill.with_host(rng), decode.with_host(rng)
         # Loads need evicted pages, and evictions need some requests.
-        return replace(duo, prefill=tiered, requests=duo.requests * (3 if tiered.host_pages else 1))
+        more = 3 if prefill.host_pages or decode.host_pages else 1
+        requests, pace = duo.requests * more, rng.choice([1, 6, 6])
+        duo = replace(duo, prefill=prefill, decode=decode, requests=requests, pace=pace)
+        if rng.random() < 0.2:
+            duo = replace(duo, faults=Faults(steady=not known), restarts=(), aborts=0.0, waits=NEVER)
+        return duo
 
     def half(self, server: str) -> Half:
         """The sizes of one of the two servers."""
@@ -144,13 +154,14 @@ def memory_of(release: Release, duo: Duo, server: str) -> AnyMemory:
         write_policy=half.write_policy,
     )
     tensors = _tensors(release, shape, 1 + SERVERS.index(server))
+    memory: AnyMemory
     if half.host_pages:
-        tiered = memories.UnifiedMemory(release, shape)
-        for name in ("get_contiguous_buf_infos", "maybe_get_custom_mem_pool"):
-            setattr(tiered.tensors, name, getattr(tensors, name))
-        return tiered
-    memory = PoolMemory(release, Pools(cached=half.cached, core=half.core), shape)
-    memory.allocator._kvcache = tensors
+        memory = memories.UnifiedMemory(release, shape)
+        for name in ("get_contiguous_buf_infos", "maybe_get_custom_mem_pool", "get_cpu_copy", "load_cpu_copy"):
+            setattr(memory.tensors, name, getattr(tensors, name))
+    else:
+        memory = PoolMemory(release, Pools(cached=half.cached, core=half.core), shape)
+        memory.allocator._kvcache = tensors
     if server == "decode":
         memory.rows = release.row_pools[1](half.running, shape.context, "cpu", False, half.further)
         memory.cache.req_to_token_pool = memory.rows

@@ -152,6 +152,7 @@ class Pair:
         attached = None if self._together is None else self._follow(name, worker, self._together)
         made = Server(name, self, attached, memory, worker, self._given[name])
         made.scheduler.model_config.get_total_num_kv_heads = lambda: 1
+        made.scheduler.enable_decode_hicache = name == "decode" and half.host_pages > 0
         made.scheduler.polling_count, made.scheduler.polling_interval = 0, half.polls
         made.scheduler.init_disaggregation()
         self.servers[name] = made
@@ -282,7 +283,7 @@ class Pair:
             self.network.pass_time(self.rng.random() * self._tick())
             self._talk()
             self._restart()
-            advance(self.rng, 6)
+            advance(self.rng, self.duo.pace)
             ready = self.turns.ready()
             if not ready:
                 continue

@@ -53,8 +53,9 @@ class Queue:
         self._waiting: deque[Any] = deque()
 
     def put(self, item: Any) -> None:
-        """Append an item."""
+        """Append an item. Other threads may run before the caller goes on."""
         self._waiting.append(item)
+        Network.current.turns.wait()
 
     def get(self) -> Any:
         """Wait for the next item."""
