@@ -76,7 +76,15 @@ class Attached(Locks):
         self._table = table.numpy() if self._on_cpu else table
         self._tree = tree_of(self._release, memory.cache, size, self._pictures)
         self._who = [NEW]
-        for kept in (self._stays, self._rows, self._transfers, self._locked, self._prefetched, self._backups):
+        for kept in (
+            self._stays,
+            self._rows,
+            self._transfers,
+            self._locked,
+            self._prefetched,
+            self._backups,
+            self._anchors,
+        ):
             kept.clear()
         pools = {
             pool: Pool(page_size=size, num_pages=made.size // size, label_size=size, padding=[0])

@@ -113,6 +113,11 @@ class Release:
         """The module of storages behind the host tier."""
         return importlib.import_module("sglang.srt.mem_cache.hicache_storage")
 
+    @cached_property
+    def hashes(self) -> Any:
+        """The module that names the pages of a storage, in releases with one tree for all pools."""
+        return importlib.import_module("sglang.srt.mem_cache.utils")
+
     @property
     def stored(self) -> bool:
         """Whether its storage behind the host tier is driven: before 0.5.14, and from 0.5.22 on."""

@@ -2,10 +2,10 @@
 
 A file is a page of a keyed pool, and its name is the engine's. Its content is what was copied into it, and the promise
 of its name the content of the tree's node from which it was written. A prefetch holds the host pages that it was given
-until the tree has them or they go back; a backup pins those that it reads.
+until the tree has them or they go back, and pins those of the tree's node below which they will be; a backup pins those
+that it reads.
 """
 
-from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,8 @@ class Storage(Transfers):
         """Host page -> the prefetch that it was given to."""
         self._backups: dict[int, dict[int, str]] = {}
         """Backup that is not acknowledged -> host page -> its content."""
+        self._anchors: dict[str, Ids] = {}
+        """Prefetch -> host pages of the node below which its own will be."""
         self._files = count(1)
         cache, controller, hook = release.cache_class, release.controller_class, self.hooks.hook
         file = release.storage.HiCacheFile
@@ -41,9 +43,12 @@ class Storage(Transfers):
         if release.unified and not release.stored:
             return
         if release.unified:
-            asked: Callable[..., str] = lambda _, operation, *__, **___: f"prefetch {operation.request_id}"  # noqa: E731
-            self._acting(controller, "allocate_storage_hit", asked)
-            self._acting(cache, "_handle_prefetch_result", asked)
+            for owner, name in ((controller, "allocate_storage_hit"), (cache, "_handle_prefetch_result")):
+                self._acting(owner, name, lambda _, operation, *__, **___: f"prefetch {operation.request_id}")
+            for name in ("prefetch_from_storage", "_retire_ongoing_prefetch"):
+                self._acting(cache, name, lambda _, request, *__, **___: f"prefetch {request.rid}")
+            hook(cache, "inc_host_lock_ref", after=self._anchored)
+            hook(cache, "dec_host_lock_ref", after=self._unanchored)
             hook(release.core.UnifiedTreeCore, "insert_host", after=self._grafted)
         else:
             for name in ("prefetch_from_storage", "check_prefetch_progress"):
@@ -97,6 +102,18 @@ class Storage(Transfers):
         who = self._who[-1]
         if who.startswith("prefetch "):
             self._prefetched.update(dict.fromkeys(self._tree.pages(slots), who))
+
+    def _anchored(self, _: None, __: Any, ___: Any, named: Any) -> None:
+        pages = self._tree.host(self._tree.node(named)) if self._who[-1].startswith("prefetch ") else []
+        if pages:
+            self._anchors[self._who[-1]] = pages
+            names = [self._keys[HOST].get(page, "") for page in pages]
+            self.hooks.emit(Share(self._who[-1], HOST, [*pages], names, pin=True))
+
+    def _unanchored(self, *_: Any) -> None:
+        pages = self._anchors.pop(self._who[-1], None)
+        if pages:
+            self.hooks.emit(Released(self._who[-1], HOST, [*pages]))
 
     def _fetched(self, _: None, data: Any, backend: Any, key: str, *__: Any, **___: Any) -> None:
         """A file was read; its bytes are on their way to a host page."""

@@ -38,11 +38,12 @@ class Transfers(Holders):
 
     def _publish_host(self, node: Any, *, planned: bool) -> None:
         """Publish the new host pages of a node under its names."""
-        pages = [page for page in self._tree.host(node) if page not in self._keys[HOST]]
-        if pages:
-            names = self._tree.labels(node)
-            self._keys[HOST].update(zip(pages, names, strict=True))
-            self.hooks.emit(Publish(HOST, [*pages], names, names, planned=planned))
+        named = zip(self._tree.host(node), self._tree.labels(node), strict=False)  # of a node with host pages, or none
+        fresh = {page: name for page, name in named if page not in self._keys[HOST]}
+        if fresh:
+            self._keys[HOST].update(fresh)
+            names = [*fresh.values()]
+            self.hooks.emit(Publish(HOST, [*fresh], names, names, planned=planned))
 
     def _writes(self, _: Any, __: Any, host: Any, device: Any, *___: Any) -> None:
         self._streams.begin("backup_from_device_all_layer", [], [], [(self._use(KV, device), self._use(HOST, host))])

@@ -1,7 +1,7 @@
 """SGLang's storage behind the host tier: the release's own file backend, in a temporary folder, and its threads.
 
-The threads are the controller's own, but one runs at a time, and only as far as its next wait or its next file. Which
-one gets on is drawn.
+The threads are the controller's own, but one runs at a time, and only as far as its next wait, file or copy of a host
+page. Which one gets on is drawn.
 """
 
 import json
@@ -38,6 +38,12 @@ SERVED = Arguments(hicache_host_memory_mode="cache")
 """The arguments of which the scheduler's lines read those of host memory."""
 EXTRA = json.dumps({"prefetch_threshold": 1})
 """The extra configuration of a storage in which each page is looked up."""
+ABORTS = {False: 0.1, True: 0.6}
+"""Whether a part of a prefetch has been read -> the probability that its request is aborted in one loop."""
+BATCHES = (1, 4)
+"""The pages that are read or written together, in releases with a constant for it: fewer than a prompt has."""
+PACES = (0.8, 0.97)
+"""The probability that one more thread gets on before the scheduler does."""
 
 
 class Threads:
@@ -46,6 +52,7 @@ class Threads:
     def __init__(self, rng: random.Random) -> None:
         """None yet."""
         self.rng = rng
+        self._pace = rng.choice(PACES)
         self.all: list[Thread] = []
         self.current: Thread | None = None
         self.over = False
@@ -60,7 +67,7 @@ class Threads:
 
     def advance(self) -> None:
         """Let some threads get on, or none."""
-        while self.rng.random() < 0.7 and self.step():
+        while self.rng.random() < self._pace and self.step():
             continue
 
     def finish(self) -> None:
@@ -109,7 +116,7 @@ class Thread:
         try:
             self._target()
         except SystemExit:
-            self._error = None
+            pass
         except Exception as error:
             self._error = error
         self._done = True
@@ -175,8 +182,12 @@ def stored(release: Release, seed: int) -> Iterator[Threads]:
             patches.set(release.controller, name, lambda value=value: value)
         if release.scheduled:
             patches.set(release.scheduler, "get_memory", lambda: SERVED)
-        for name in ("get", "set", "exists"):
-            patches.set(release.storage.HiCacheFile, name, paused(getattr(release.storage.HiCacheFile, name)))
+            patches.set(release.controller, "STORAGE_BATCH_SIZE", threads.rng.choice(BATCHES))
+        copies = ("get_data_page", "set_from_flat_data_page")
+        waits = ((release.storage.HiCacheFile, ("get", "set", "exists")), (release.host_class, copies))
+        for owner, names in waits:
+            for name in names:
+                patches.set(owner, name, paused(getattr(owner, name)))
         with patch.dict(os.environ, {FOLDER: folder}):
             try:
                 yield threads
@@ -218,4 +229,26 @@ def prefetch(memory: Any, req: Any) -> None:
 
 def prefetched(memory: Any, req: Any) -> bool:
     """Whether a request waits no longer; what was read for it is in the tree then."""
-    return bool(memory.cache.check_prefetch_progress(getattr(req, "cache_request_handle", req.rid)))
+    return bool(memory.cache.check_prefetch_progress(_handle(req)))
+
+
+def abort_chance(memory: Any, req: Any) -> float:
+    """The probability that a waiting request is aborted in one loop: that of its prefetch's stage, or 0."""
+    asked = memory.cache.ongoing_prefetch.get(_handle(req))
+    if asked is None:
+        return 0.0
+    _, _, _, operation, *_ = asked
+    return ABORTS[operation.completed_tokens > 0]
+
+
+def _handle(req: Any) -> Any:
+    return getattr(req, "cache_request_handle", req.rid)
+
+
+def abort(memory: Any, req: Any) -> None:
+    """A request is aborted while it waits, and with it what is read for it."""
+    if memory.release.scheduled:
+        asking = SimpleNamespace(tree_cache=memory.cache)
+        memory.release.scheduler.Scheduler._release_aborted_request(asking, req)
+        return
+    memory.cache.release_aborted_request(req.rid)

@@ -17,7 +17,7 @@ from kvattach.sglang.hooks import Attached
 from kvattach.sglang.release import Release
 from kvlab.device import Event, Stream, advance, stood_in
 from kvlab.sglang.memory import LAYERS, RadixMemory, Shape, UnifiedMemory, make
-from kvlab.sglang.storage import Threads, prefetch, prefetched, stored
+from kvlab.sglang.storage import Threads, abort, abort_chance, prefetch, prefetched, stored
 from kvlab.sglang.tenants import Names, Tenants
 from kvlab.traffic import Traffic, until_done
 
@@ -150,6 +150,7 @@ class Walk:
             advance(self._rng, 6)
             if self._threads is not None:
                 self._threads.advance()
+                self._abort(self._threads.rng)
         self.idle()
 
     def idle(self) -> None:
@@ -176,6 +177,14 @@ class Walk:
         if self._threads is not None:
             prefetch(self.memory, turn.req)
         self._waiting.insert(0 if first else len(self._waiting), turn)
+
+    def _abort(self, rng: random.Random) -> None:
+        """Abort requests that wait for a prefetch, now and then."""
+        for turn in [*self._waiting]:
+            if rng.random() < abort_chance(self.memory, turn.req):
+                self._waiting.remove(turn)
+                abort(self.memory, turn.req)
+                self._tenants.answered(turn.req.rid.rstrip("'"))
 
     def _schedule(self) -> Batch | None:
         prefill = self._prefill() if self._chunked or self._rng.random() < 0.7 else None
