@@ -11,20 +11,21 @@ from kvlab.sglang.faults_pictures import in_pictures
 from kvlab.sglang.faults_pools import in_pools
 from kvlab.sglang.faults_ranks import in_ranks
 from kvlab.sglang.faults_sessions import in_sessions
+from kvlab.sglang.faults_storage import in_storage
 from kvlab.sglang.faults_tokens import in_tokens
 
 _MIXED = "op = CacheOperation.merge_ops(self.load_queue); op.host_indices = op.host_indices.flip(0)"
 
 
 def defects(release: Release) -> list[Defect]:
-    """A hundred and nine; fewer if a release is not driven with sessions, drafts, buffers or two servers."""
+    """A hundred and nineteen; fewer if a release is not driven with sessions, drafts, buffers or two servers."""
     in_server = _in_scheduler(release) + _in_rows(release) + in_host_cache(release)
     in_server += in_pools(release) + in_tokens(release) + in_events() + in_ranks(release)
     in_server += in_pairs(release) if release.pairs else []
-    if release.sessions is None:
-        return in_server
-    in_server += in_sessions(release) + in_drafts(release) + in_buffers(release)
-    return in_server + in_keys(release) + in_pictures(release)
+    if release.sessions is not None:
+        in_server += in_sessions(release) + in_drafts(release) + in_buffers(release)
+        in_server += in_keys(release) + in_pictures(release)
+    return in_server + in_storage(release)
 
 
 def _in_scheduler(release: Release) -> list[Defect]:
