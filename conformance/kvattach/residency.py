@@ -18,8 +18,8 @@ class Run:
         self.name, self.whose = name, whose
         self._size = page_size
         self._labels: list[str] = []
-        self._promised: set[int] = set()
-        """Pages with labels of their own that are not unified yet."""
+        self._promised: dict[int, str] = {}
+        """Page -> its own label, which is not unified yet."""
 
     def labels(self, tokens: Sequence[int], first: int, stop: int) -> list[str]:
         """The labels of pages `first` to `stop` (exclusive), by the tokens that are known."""
@@ -27,8 +27,8 @@ class Run:
             self.grown(tokens)
         known = self._labels[first:stop]
         for index in range(first + len(known), stop):
-            self._promised.add(index)
-            known.append(f"{self.name}#{index}")
+            self._promised[index] = f"{self.name}#{index}"
+            known.append(self._promised[index])
         return known
 
     @property
@@ -46,8 +46,7 @@ class Run:
             label = self._chained(label, tuple(tokens[at : at + size]))
             labels.append(label)
             if index in promised:
-                promised.remove(index)
-                learnt.append(Unify(f"{self.name}#{index}", label))
+                learnt.append(Unify(promised.pop(index), label))
         return learnt
 
     def _chained(self, before: str, page: tuple[int, ...]) -> str:
