@@ -85,11 +85,20 @@ class Arm:
         return first
 
 
+def _stat(process: int) -> list[str]:
+    """The fields of a process in the kernel, from its state on."""
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+
+
+def _parent(process: int) -> int:
+    return int(_stat(process)[1])
+
+
 def _spent(process: int | None) -> float:
     """Processor time so far of all threads, in seconds."""
     if process is None:
         return 0.0
-    user, system = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[11:13]
+    user, system = _stat(process)[11:13]
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
@@ -131,7 +140,10 @@ def started(version: str, name: str, folder: Path, page_size: int) -> Iterator[A
         scheduler = _process(lambda number, said: "sglang::scheduler" in said and os.getpgid(number) == process.pid)
         if scheduler is None:
             raise NoEnvironment("the server has no process whose name is that of a scheduler (sglang::scheduler)")
-        arm = Arm(port, scheduler, _process(lambda _, said: "kvattach.following" in said and str(folder) in said))
+        checks = _process(lambda number, said: "kvattach.following" in said and _parent(number) == scheduler)
+        if name == "check" and checks is None:
+            raise NoEnvironment("no process of the scheduler checks its recording (kvattach.following)")
+        arm = Arm(port, scheduler, checks)
         arm.asked(prompts("warm"))
         for kept in (arm.processor, arm.checking, arm.rate, arm.first):
             kept.clear()
@@ -176,8 +188,9 @@ def measure(version: str, rounds: int, page_size: int) -> None:
                 name: servers.enter_context(started(version, name, Path(scratch) / name, page_size)) for name in ARMS
             }
             for number in range(rounds):
-                for arm in arms.values():
-                    arm.asked(prompts(str(number)))
+                # Each arm is the first, the second and the last as often as the others.
+                for turn in range(len(ARMS)):
+                    arms[ARMS[(number + turn) % len(ARMS)]].asked(prompts(str(number)))
         steps, events = launches(Path(scratch) / "record")
     steps_a_round = steps / (rounds + 1)
     print(
@@ -186,11 +199,12 @@ def measure(version: str, rounds: int, page_size: int) -> None:
     plain = arms["off"]
     for name, arm in arms.items():
         more = [one - other for one, other in zip(arm.processor, plain.processor, strict=True)]
+        part = 100 * statistics.median(more) / statistics.median(plain.processor)
         step, over = (1e6 * statistics.median(times) / steps_a_round for times in (arm.processor, more))
         ratio = statistics.median([one / other for one, other in zip(arm.rate, plain.rate, strict=True)])
         first = statistics.median([one / other for one, other in zip(arm.first, plain.first, strict=True)])
         print(
-            f"{name}: {step:.0f} us a step of processor time (+{over:.0f}), "
+            f"{name}: {step:.0f} us a step of processor time (+{over:.0f}, {part:.1f} %), "
             f"{statistics.median(arm.rate):.1f} requests/s ({ratio:.3f} of off), "
             f"first token after {statistics.median(arm.first):.0f} ms ({first:.3f} of off), "
             f"checking {1e6 * statistics.median(arm.checking) / steps_a_round:.0f} us a step"
