@@ -23,6 +23,7 @@ from kvlab.device import advance, stood_in
 from kvlab.sglang import memory as memories
 from kvlab.sglang.pictures import PLACEHOLDER, SENTINELS, illustrated
 from kvlab.sglang.pools import PoolMemory, Pools
+from kvlab.sglang.radix_memory import make
 from kvlab.sglang.server import AnyMemory, Worker, arguments, configured, request, scheduler
 from kvlab.sglang.sessions import Clients
 from kvlab.sglang.tenants import Names, Tenants
@@ -386,4 +387,4 @@ def memory_of(release: Release, shape: Shape, ranks: int = 1) -> AnyMemory:
         write_policy=shape.write_policy,
         ranks=ranks,
     )
-    return memories.make(release, sizes) if shape.pools is None else PoolMemory(release, shape.pools, sizes)
+    return make(release, sizes) if shape.pools is None else PoolMemory(release, shape.pools, sizes)

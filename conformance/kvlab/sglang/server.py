@@ -13,8 +13,9 @@ from kvattach.sglang.launches import spans
 from kvattach.sglang.release import Release
 from kvlab.device import Event, Stream
 from kvlab.sglang.answers import Answers, Watching
-from kvlab.sglang.memory import LAYERS, RadixMemory, UnifiedMemory
+from kvlab.sglang.memory import LAYERS, UnifiedMemory
 from kvlab.sglang.pools import PoolMemory
+from kvlab.sglang.radix_memory import RadixMemory
 from kvlab.stubs import Arguments, StandIn
 from kvlab.tokens import Tokens
 from kvlab.traffic import EOS

@@ -16,7 +16,8 @@ from kvattach.patches import Patches
 from kvattach.sglang.hooks import Attached
 from kvattach.sglang.release import Release
 from kvlab.device import Event, Stream, advance, stood_in
-from kvlab.sglang.memory import LAYERS, RadixMemory, Shape, UnifiedMemory, make
+from kvlab.sglang.memory import LAYERS, Shape, UnifiedMemory
+from kvlab.sglang.radix_memory import RadixMemory, make
 from kvlab.sglang.storage import Threads, abort, abort_chance, prefetch, prefetched, stored
 from kvlab.sglang.tenants import Names, Tenants
 from kvlab.traffic import Traffic, until_done
