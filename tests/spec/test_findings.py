@@ -1,6 +1,6 @@
 """The oracle's verdicts on right and wrong answers are those in `verdicts`, to the letter.
 
-`make test` judges the sources that show most kinds of verdicts, `make thorough` all.
+`make test` checks the sources that show most kinds of verdicts, `make thorough` all.
 """
 
 import pytest
@@ -16,7 +16,7 @@ CHANGED = (
 )
 
 
-def judged(name: str, kinds: Kinds, known: str | None) -> str:
+def checked(name: str, kinds: Kinds, known: str | None) -> str:
     """The line of a source, as it is written and with nothing odd."""
     odd: list[str] = []
     given: Source = source(name)
@@ -33,12 +33,12 @@ def judged(name: str, kinds: Kinds, known: str | None) -> str:
 
 @pytest.mark.parametrize("name", first())
 def test_the_oracle_says_what_is_written_and_nothing_odd(name: str) -> None:
-    judged(name, Kinds(), golden()[name])
+    checked(name, Kinds(), golden()[name])
 
 
 @pytest.mark.thorough
 def test_the_oracle_says_what_is_written_of_every_source() -> None:
     """One test, since the files are about all sources together."""
     kinds, known = Kinds(), golden()
-    lines = [judged(name, kinds, known.get(name)) for name in names()]
+    lines = [checked(name, kinds, known.get(name)) for name in names()]
     assert texts(kinds, lines) == written(), CHANGED
