@@ -220,13 +220,16 @@ def test_a_goal_of_two_servers_is_reached_by_a_few_events_and_not_by_those_that_
 @pytest.mark.slow
 def test_two_servers_of_sglang_are_clean_without_known_issues_and_injected_defects_are_found() -> None:
     injected = {
-        "sent and kept": "MEM-LEAK",
+        "sent and kept": "MEM-FAILED",
+        "sent before it is loaded": "MEM-RACE",
+        "last state for the highest": "MEM-FAILED",
         "notified too early": "MEM-RACE",
         "lost is taken for gone": "MEM-RACE",
         "waits for the answer of the dead": "MEM-FAILED",
         "abort answered and forgotten": "MEM-USE",
         "answer for all": "MEM-RACE",
         "answer handled twice": "MEM-LEAK",
+        "loaded and not locked": "MEM-RELEASE",
     }
     drives = driven(range(2, 22, 4), range(2, 62, 4), [*injected])
     assert drives.events > 10_000

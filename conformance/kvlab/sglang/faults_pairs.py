@@ -5,14 +5,15 @@ from kvlab.injection import Defect
 
 
 def in_pairs(release: Release) -> list[Defect]:
-    """Twenty-two of them, for 0.5.23."""
+    """Twenty-nine of them, for 0.5.23."""
     faults = _of_prefill(release) + _of_transfers(release) + _of_decode(release)
-    return faults + _of_the_lost(release) + _of_aborts(release)
+    return faults + _of_the_lost(release) + _of_aborts(release) + _of_loads(release)
 
 
 def _of_prefill(release: Release) -> list[Defect]:
     mixin = release.pair.prefill.SchedulerDisaggregationPrefillMixin
     inflight = (mixin, "process_disagg_prefill_inflight_queue")
+    cached = (mixin, "maybe_send_cached_prefix_chunk")
     released = "release_kv_cache(req, self.tree_cache, checkpoint=True)"
     return [
         Defect(
@@ -44,6 +45,14 @@ def _of_prefill(release: Release) -> list[Defect]:
             "chunk of another place",
             "of two chunks the later one begins a page too early, and lands a page behind",
             ((mixin, "_send_kv_chunk", "start_idx = req.start_send_idx", _TOO_EARLY),),
+        ),
+        Defect(
+            "sent before it is loaded",
+            "prefill sends a prefix while its pages are still loaded from the host",
+            (
+                (*cached, "if req.pending_bootstrap or not allow_send:", "if req.pending_bootstrap:"),
+                (*cached, "else req.prefix_len - req.host_hit_length", "else req.prefix_len"),
+            ),
         ),
     ]
 
@@ -81,6 +90,11 @@ def _of_transfers(release: Release) -> list[Defect]:
             "failed transfer taken for done",
             "decode learns that all is there although a part could not be written",
             ((*worker, "if ret != 0:\n                        with", "if False:\n                        with"),),
+        ),
+        Defect(
+            "last state for the highest",
+            "a request's state goes back if prefill hears of it from decode before the router sends it",
+            ((common.CommonKVManager, "update_status", "max(current, status)", "status"),),
         ),
         Defect(
             "first pages filled",
@@ -231,6 +245,54 @@ def _of_aborts(release: Release) -> list[Defect]:
                     f"{given_back}; {given_back}",
                 ),
             ),
+        ),
+    ]
+
+
+def _of_loads(release: Release) -> list[Defect]:
+    """Defects of the prefixes that decode loads from its host tier."""
+    queue = release.pair.decode.DecodeTransferQueue
+    decides, loads, commits, cleans = (
+        (next(owner for owner in queue.__mro__ if name in vars(owner)), name)
+        for name in (
+            "_process_hicache_local_restores",
+            "_try_hicache_queue_load_back",
+            "_commit_hicache_local_restore_to_req",
+            "_clean_hicache_prefetch_resources",
+        )
+    )
+    own, loaded = "self.tree_cache.unlock(req.lock)", "self.tree_cache.unlock(decode_req.hicache_restore_lock)"
+    return [
+        Defect(
+            "went on before it was loaded",
+            "decode goes on with a request although its prefix is still being loaded from the host",
+            ((*decides, "if ready:", "if True:"),),
+        ),
+        Defect(
+            "first pages for loaded ones",
+            "the row of a request has the first pages of its prefix where those belong that were loaded for it",
+            (
+                (
+                    *loads,
+                    "[pm.l1_prefix_len : pm.decode_prefix_len]",
+                    "[: pm.decode_prefix_len - pm.l1_prefix_len]",
+                ),
+            ),
+        ),
+        Defect(
+            "loaded and not locked",
+            "a request runs without a lock on the prefix that was loaded for it",
+            ((*commits, own, f"{own}; self.tree_cache.unlock(restore_lock)"),),
+        ),
+        Defect(
+            "loaded and locked for ever",
+            "decode keeps the lock on the prefix that it has loaded for a request which is aborted before it runs",
+            ((*cleans, loaded, "pass"),),
+        ),
+        Defect(
+            "locked twice",
+            "a request whose prefix was loaded keeps the lock on the part that was on the device, too",
+            ((*commits, own, "pass"),),
         ),
     ]
 
