@@ -29,6 +29,7 @@ SEEDS = {OLD: range(48)} | dict.fromkeys(("0.5.22", "0.5.23"), range(STORED_WALK
 """Release -> the seeds of its walks with a storage; where the scheduler is driven, those of 120 runs."""
 LATER = {
     "": None,
+    "fix_storage_weights": "MEM-NAME/content",
     "storage: unpinned": "MEM-TAKE/held",
     "storage: backup ended twice": "MEM-FAILED/assertion",
     "storage: pages mixed up": "MEM-NAME/content",
@@ -117,7 +118,7 @@ def main(place: str, version: str) -> None:
             attached = Attached(release, checked, Stream, Event)
             try:
                 for seed in SEEDS[version]:
-                    error = walk.run(release, seed, attached, storage=True)
+                    error = walk.run(release, seed, attached, storage=True, renews=defect is None)
                     reached.append(from_storage(checked.recorded))
                     for _, finding in checked.found:
                         if finding.pool in ("host", "storage"):
@@ -128,7 +129,7 @@ def main(place: str, version: str) -> None:
                 attached.hooks.detach()
         return None
 
-    for name in ("", "fix_stored") if version == OLD else ("",):
+    for name in ("", "fix_stored" if version == OLD else "fix_storage_weights"):
         seen[name] = first(but=name)
     for defect in in_storage(release):
         seen[defect.name] = first(defect)

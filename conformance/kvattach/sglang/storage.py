@@ -14,7 +14,7 @@ from kvattach.hooks import Trace
 from kvattach.sglang.release import Release
 from kvattach.sglang.transfers import Transfers
 from kvattach.sglang.view import HOST, STORAGE, Ids
-from kvspec.memory.events import Begin, End, Publish, Share, Use
+from kvspec.memory.events import Begin, Drop, End, Publish, Share, Use
 from kvspec.memory.events import Release as Released
 
 _RETURNED = "returned"
@@ -34,10 +34,13 @@ class Storage(Transfers):
         self._anchors: dict[str, Ids] = {}
         """Prefetch -> host pages of the node below which its own will be."""
         self._files = count(1)
-        cache, controller, hook = release.cache_class, release.controller_class, self.hooks.hook
+        cache, controller, hooks = release.cache_class, release.controller_class, self.hooks
+        hook = hooks.hook
         file = release.storage.HiCacheFile
         hook(file, "set", before=lambda backend, key, *_: self._file(backend, key).exists(), after=self._saved)
         hook(file, "get", after=self._fetched)
+        names = lambda backend: [path.name for path in Path(backend.file_path).iterdir()]  # noqa: E731
+        hook(file, "clear", before=names, after=lambda files, *_: hooks.emit(Drop(STORAGE, [*files], files)))
         hook(release.host_class, "get_data_page", after=lambda _, data, __, index, *___: self._leaves(data, index))
         hook(release.host_class, "set_from_flat_data_page", before=lambda _, index, data: self._arrives(data, index))
         if release.unified and not release.stored:

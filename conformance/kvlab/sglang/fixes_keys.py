@@ -3,6 +3,8 @@
 A release with other lines is left unchanged.
 """
 
+from typing import Any
+
 from kvattach.patches import Patches
 from kvattach.sglang.release import Release
 from kvlab.injection import mend
@@ -73,9 +75,23 @@ def fix_stored(release: Release, patches: Patches) -> None:
     )
 
 
+def fix_storage_weights(release: Release, patches: Patches) -> None:
+    """A server that flushes its cache, as it does for new weights, clears its storage, too."""
+    if not release.unified or not release.stored:
+        return
+    reset = release.controller_class.reset
+
+    def fixed(self: Any) -> None:
+        reset(self)
+        if self.enable_storage:
+            self.storage_backend.clear()
+
+    patches.set(release.controller_class, "reset", fixed)
+
+
 def _keyless(node: str, lines: str) -> str:
     """These lines of a function, after a return if the node has a key."""
     return f"if {node}.key.extra_key is not None:\n        return\n    {lines}"
 
 
-FIXES = (fix_joined, fix_adapters, fix_sources, fix_stored)
+FIXES = (fix_joined, fix_adapters, fix_sources, fix_stored, fix_storage_weights)

@@ -74,7 +74,7 @@ def trial(folder: Path) -> Trial:
         drive.ended(driver.run(release, seed, drive.attached, shape, report=drive.trace.find))
 
     def drive_stored(seed: int) -> None:
-        drive.ended(walk.run(release, seed, drive.attached, storage=True))
+        drive.ended(walk.run(release, seed, drive.attached, storage=True, renews=True))
 
     runs = ({"pair": drive_pair} if release.pairs else {}) | ({"storage": drive_stored} if release.stored else {})
 

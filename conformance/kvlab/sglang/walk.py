@@ -20,6 +20,7 @@ from kvlab.sglang.memory import LAYERS, Shape, UnifiedMemory
 from kvlab.sglang.radix_memory import RadixMemory, make
 from kvlab.sglang.storage import Threads, abort, abort_chance, prefetch, prefetched, stored
 from kvlab.sglang.tenants import Names, Tenants
+from kvlab.stubs import Arguments
 from kvlab.traffic import Traffic, until_done
 
 MOST_STEPS = 5_000
@@ -88,9 +89,13 @@ def barrier(scheduler: str) -> str:
 class Walk:
     """One walk."""
 
-    def __init__(self, release: Release, seed: int, threads: Threads | None = None) -> None:
-        """Make a memory so small that pages are evicted and loaded back. `threads` are those of its storage, if any."""
-        self._threads = threads
+    def __init__(self, release: Release, seed: int, threads: Threads | None = None, *, renews: bool = False) -> None:
+        """Make a memory so small that pages are evicted and loaded back.
+
+        `threads` are those of its storage, if any; `renews`: whether new weights are loaded.
+        """
+        self._threads, self._release = threads, release
+        self._renews = renews and release.weight_updater is not None
         rng = random.Random(seed)
         page_size = rng.choice([1, 2, 4])
         pages = rng.randint(10, 30)
@@ -130,6 +135,27 @@ class Walk:
 
     def run(self) -> None:
         """Walk until all requests have finished."""
+        again = self._traffic.left // 2
+        self._serve()
+        if self._renews:
+            self._load_weights()
+            self._traffic.left = again
+            self._serve()
+
+    def _load_weights(self) -> None:
+        """The server loads other weights, and flushes its cache as its release does."""
+
+        def flushed(**_: Any) -> bool:
+            self.memory.cache.reset()
+            self.memory.rows.clear()
+            self.memory.allocator.clear()
+            return True
+
+        updater = object.__new__(self._release.weight_updater)
+        updater.flush_cache = flushed
+        updater.flush_cache_after_weight_update(Arguments(flush_cache=True), True, "")
+
+    def _serve(self) -> None:
         while self._traffic.left or self._waiting or self._running or self._chunked or self._flying:
             self._traffic.loop(MOST_STEPS)
             self.memory.cache.check_hicache_events()
@@ -300,16 +326,19 @@ class Walk:
             flush()
 
 
-def run(release: Release, seed: int, attached: Attached | None = None, *, storage: bool = False) -> str:
+def run(
+    release: Release, seed: int, attached: Attached | None = None, *, storage: bool = False, renews: bool = False
+) -> str:
     """One walk, with or without a storage behind the host tier; the same seed gives the same walk.
 
+    If it `renews`, new weights are loaded when all requests have finished, and further requests follow.
     Returns the error of the release that ended it, or an empty string.
     """
     behind = stored(release, seed) if storage else nullcontext()
     with stood_in(release.torch, seed), Patches() as patches, behind as threads:
         for module in release.modules_with_device:
             patches.set(module, "device_module", release.torch.cuda)
-        walk = Walk(release, seed, threads)
+        walk = Walk(release, seed, threads, renews=renews)
         if attached is not None:
             attached.watch(walk.memory)
             walk.worker.reads_rows, walk.worker.launched = attached.reads_rows, attached.launch
