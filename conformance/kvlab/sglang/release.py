@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from kvattach.sglang.release import Release
+from kvlab.releases import cache_folder
 from kvlab.stubs import EngineError, importable
 
 REAL = (
@@ -126,6 +127,8 @@ def load(folder: Path) -> Release:
     """
     # Lets the allocators' kernels run on a CPU.
     os.environ.setdefault("TRITON_INTERPRET", "1")
+    # A release compiles its hash of pages once, and not whenever another release was driven before it.
+    os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(cache_folder().with_name("extensions") / folder.name))
     pairs = (folder / "sglang" / "srt" / "disaggregation" / "minimax.py").is_file()
     real = (*REAL, *PAIRS) if pairs else REAL
     importable("sglang", "SGLang release", folder, holds="srt/mem_cache", stubs=STOOD_IN, real=real, absent=ABSENT)
