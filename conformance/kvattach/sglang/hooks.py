@@ -17,16 +17,7 @@ from kvattach.sglang.release import Release
 from kvattach.sglang.routers import Routers
 from kvattach.sglang.states import Kept
 from kvattach.sglang.view import HOST, KV, METADATA, NEW, ROWS, STATES, STORAGE, TREE, WINDOW, Ids, Stay, space, tree_of
-from kvspec.memory.events import (
-    Count,
-    Drop,
-    Failed,
-    Idle,
-    Map,
-    Pool,
-    Transfer,
-    Use,
-)
+from kvspec.memory.events import Count, Drop, Failed, Idle, Map, Pool, Transfer, Use
 
 
 class Attached(Locks):
