@@ -15,6 +15,7 @@ from kvcuda.manager import Manager
 from kvref.scheduler import Scheduler
 from kvspec.tokens import Tokens
 from tests.cuda_impl.guarded import Recorded, guarded, token_ids
+from tests.marks import one_in
 
 pytestmark = pytest.mark.slow
 
@@ -25,7 +26,8 @@ if not torch.cuda.is_available():
 
 @pytest.mark.parametrize(
     "path",
-    [pytest.param(path, id=path.stem, marks=pytest.mark.thorough if n % 3 else ()) for n, path in enumerate(VECTORS)],
+    one_in(3, VECTORS),
+    ids=lambda path: path.stem,
 )
 def test_no_violation_in_a_vector(path: Path) -> None:
     vector = read_vector(path)

@@ -23,6 +23,7 @@ from kvspec.events import (
     TakeState,
 )
 from kvspec.pages import expand
+from tests.marks import one_in
 from tests.reference.scheduling import MODES, PLAIN, ROOMY, Watched, outputs_of, request, run, sampled, traffic
 
 HYBRID = {
@@ -56,7 +57,9 @@ LONGER_THAN_THE_WINDOW_POOL = [*product((1, 4), (1, 5, 8), (0, 3), (False, True)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("page_size", "window", "drafts", "overlap", "session", "cached"), LONGER_THAN_THE_WINDOW_POOL)
+@pytest.mark.parametrize(
+    ("page_size", "window", "drafts", "overlap", "session", "cached"), one_in(3, LONGER_THAN_THE_WINDOW_POOL)
+)
 def test_a_request_longer_than_the_window_pool_runs_in_just_the_pages_that_it_needs(
     page_size: int, window: int, drafts: int, overlap: bool, session: str | None, cached: bool
 ) -> None:

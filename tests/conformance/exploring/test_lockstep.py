@@ -15,6 +15,7 @@ from kvconform.gallery.mutants import BUGS
 from kvref.manager import Manager
 from kvspec.events import Config, Refusal
 from tests.conformance.exploring.small import POOLS, SMALL, small_with
+from tests.marks import one_in
 
 pytestmark = pytest.mark.slow
 
@@ -76,7 +77,7 @@ SHORTEST = {
 """Where a defect is found, by which rule, and after how many operations."""
 
 
-@pytest.mark.parametrize("name", SHORTEST)
+@pytest.mark.parametrize("name", one_in(3, SHORTEST))
 def test_a_defect_is_found_by_a_shortest_trace(name: str) -> None:
     scope, rule, count = SHORTEST[name]
     result = compare(SCOPES[scope], BUGS[name].factory)

@@ -41,6 +41,7 @@ from kvspec.events import (
     Submit,
 )
 from tests.conformance.helpers import LIFE, KeepsPages
+from tests.marks import one_in
 from tests.walk import proposals
 
 pytestmark = pytest.mark.slow
@@ -76,9 +77,7 @@ DESCRIBED = (
 """Defects of sessions, tails and rows, which the machine finds in few examples."""
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.thorough if n % 2 else ()) for n, name in enumerate(DESCRIBED)]
-)
+@pytest.mark.parametrize("name", one_in(2, DESCRIBED))
 def test_the_machine_finds_what_the_documents_describe(name: str) -> None:
     """In the first examples of a seed. Hypothesis begins with small ones: a tenth of those that it may try."""
     few = settings(
