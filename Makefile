@@ -86,7 +86,7 @@ engines: .venv/.engines.stamp ## Check releases of SGLang, vLLM, LMCache and MAX
 	$(BIN)/kvspec matrix max $(MAX) --out build/matrix || status=1; \
 	$(BIN)/kvspec matrix sglang $(SGLANG) --out build/matrix || status=1; exit $$status
 
-engine-tests: .venv/.engines.stamp ## Test the drivers on releases, which are downloaded first (a quarter of an hour)
+engine-tests: .venv/.engines.stamp ## Test the drivers on releases, which are downloaded first (20 minutes)
 	@$(BIN)/kvspec engines install $(DRIVEN)
 	@KVSPEC_RELEASES=1 $(BIN)/pytest -q -n auto --dist worksteal tests/kvlab tests/kvattach/test_canary.py tests/kvcli/test_templates.py
 
