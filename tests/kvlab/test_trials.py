@@ -117,7 +117,7 @@ whole, part = trial.trial_of, int(sys.argv.pop(1))
 trial.trial_of = lambda *of: replace(every := whole(*of), defects=every.defects[part::{PARTS}])
 main()
 """.replace("{PARTS}", str(PARTS))
-"""The command, with a sixth of the defects. Those of two servers and of the storage need drives that show nothing else."""
+"""The command, with a sixth of the defects. Those of two servers and of the storage need drives of their own."""
 
 
 @pytest.mark.long
