@@ -38,10 +38,11 @@ class Transfers(Holders):
 
     def _publish_host(self, node: Any, *, planned: bool) -> None:
         """Publish the new host pages of a node under its names."""
-        named = zip(self._tree.host(node), self._tree.labels(node), strict=False)  # of a node with host pages, or none
-        fresh = {page: name for page, name in named if page not in self._keys[HOST]}
-        if fresh:
-            self._keys[HOST].update(fresh)
+        pages, known = self._tree.host(node), self._keys[HOST]
+        if any(page not in known for page in pages):
+            named = zip(pages, self._tree.labels(node), strict=True)
+            fresh = {page: name for page, name in named if page not in known}
+            known.update(fresh)
             names = [*fresh.values()]
             self.hooks.emit(Publish(HOST, [*fresh], names, names, planned=planned))
 
