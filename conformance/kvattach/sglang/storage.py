@@ -39,8 +39,7 @@ class Storage(Transfers):
         file = release.storage.HiCacheFile
         hook(file, "set", before=lambda backend, key, *_: self._file(backend, key).exists(), after=self._saved)
         hook(file, "get", after=self._fetched)
-        names = lambda backend: [path.name for path in Path(backend.file_path).iterdir()]  # noqa: E731
-        hook(file, "clear", before=names, after=lambda files, *_: hooks.emit(Drop(STORAGE, [*files], files)))
+        hook(file, "clear", before=_files, after=lambda files, *_: hooks.emit(Drop(STORAGE, [*files], files)))
         hook(release.host_class, "get_data_page", after=lambda _, data, __, index, *___: self._leaves(data, index))
         hook(release.host_class, "set_from_flat_data_page", before=lambda _, index, data: self._arrives(data, index))
         if release.unified and not release.stored:
@@ -145,3 +144,8 @@ class Storage(Transfers):
             return
         for page in pages:
             self.hooks.emit(Released(self._prefetched.pop(page, _RETURNED), HOST, [page]))
+
+
+def _files(backend: Any) -> list[str]:
+    """The names of the files of a storage."""
+    return [path.name for path in Path(backend.file_path).iterdir()]

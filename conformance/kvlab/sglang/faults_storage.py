@@ -12,6 +12,14 @@ def in_storage(release: Release) -> list[Defect]:
     return _in_unified(release) if release.unified else _in_radix(release)
 
 
+def _mixed_up(controller: type) -> Defect:
+    return Defect(
+        "storage: pages mixed up",
+        "pages that are read from files go to each other's places",
+        ((controller, "_generic_page_get", _READ, _MIXED),),
+    )
+
+
 def _in_unified(release: Release) -> list[Defect]:
     cache, controller, hashes = release.cache_class, release.controller.HiCacheController, release.hashes
     chained = "if prior_hash is None:"
@@ -35,11 +43,7 @@ def _in_unified(release: Release) -> list[Defect]:
             "the end of a backup unlocks its host pages twice",
             ((cache, drain, unlock, f"{unlock}; {unlock}"),),
         ),
-        Defect(
-            "storage: pages mixed up",
-            "pages that are read from files go to each other's places",
-            ((controller, "_generic_page_get", _READ, _MIXED),),
-        ),
+        _mixed_up(controller),
         Defect(
             "storage: unchained",
             "the names of a node's files say nothing of the pages before the node",
@@ -106,11 +110,7 @@ def _in_radix(release: Release) -> list[Defect]:
                 (cache, "_drain_storage_control_queues_impl", "entry.release_host()", "pass"),
             ),
         ),
-        Defect(
-            "storage: pages mixed up",
-            "pages that are read from files go to each other's places",
-            ((controller, "_generic_page_get", _READ, _MIXED),),
-        ),
+        _mixed_up(controller),
         Defect(
             "storage: unchained",
             "a file is named by the tokens of its page alone, and not by those before",

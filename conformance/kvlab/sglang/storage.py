@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import wraps
 from queue import Queue
 from types import SimpleNamespace
@@ -114,9 +114,8 @@ class Thread:
     def _run(self) -> None:
         self._turn.acquire()
         try:
-            self._target()
-        except SystemExit:
-            pass
+            with suppress(SystemExit):  # which ends the release's own loops
+                self._target()
         except Exception as error:
             self._error = error
         self._done = True
