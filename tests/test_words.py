@@ -75,8 +75,18 @@ def prose(text: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 def pattern_of(node: ast.AST) -> Iterator[ast.AST]:
     """The parts of a regular expression that a call of the module `re` is given."""
-    if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("re.") and node.args:
+    if (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and is_name(node.func.value, "re")
+        and node.args
+    ):
         yield from ast.walk(node.args[0])
+
+
+def is_name(node: ast.AST, name: str) -> bool:
+    """Whether a node is this name and nothing more."""
+    return isinstance(node, ast.Name) and node.id == name
 
 
 def paragraphs(text: str) -> Iterator[tuple[int, str]]:
@@ -100,7 +110,7 @@ def names(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.arg
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.lineno, node.id
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self":
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and is_name(node.value, "self"):
             yield node.lineno, node.attr
 
 

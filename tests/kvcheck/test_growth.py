@@ -20,6 +20,7 @@ from kvspec.memory import Pool
 from kvspec.memory.events import Count, Take
 from kvtrace.header import VERSION, MemoryHeader, encode
 from tests.kvcheck.shapes import SHAPES
+from tests.marks import one_in
 
 pytestmark = pytest.mark.slow
 
@@ -98,7 +99,7 @@ def peak(name: str, size: int) -> int:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("name", [name for name in SHAPES if name not in ABOVE])
+@pytest.mark.parametrize("name", one_in(3, [name for name in SHAPES if name not in ABOVE]))
 def test_twice_the_size_is_no_more_than_twice_the_work_and_somewhat(name: str) -> None:
     once, twice = lines(name, SIZE), lines(name, 2 * SIZE)
     handled = 2 if name in BY_PAGE else 1

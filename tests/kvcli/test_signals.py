@@ -14,6 +14,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.conformance.helpers import HEADER, RECORDED, lines
+from tests.marks import one_in
 
 pytestmark = pytest.mark.slow
 
@@ -189,8 +190,8 @@ BY_TERMINAL = ("check", "check of several", "fuzz", "soak", "prove")
 @pytest.mark.parametrize(
     ("name", "number"),
     [
-        *((name, signal.SIGTERM) for name in COMMANDS if name not in BY_TERMINAL),
-        *((name, signal.SIGINT) for name in BY_TERMINAL),
+        *one_in(2, ((name, signal.SIGTERM) for name in COMMANDS if name not in BY_TERMINAL)),
+        *one_in(2, ((name, signal.SIGINT) for name in BY_TERMINAL)),
         *(pytest.param(name, signal.SIGTERM, marks=pytest.mark.thorough) for name in BY_TERMINAL),
     ],
 )

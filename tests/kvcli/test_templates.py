@@ -84,7 +84,7 @@ def test_the_toy_without_its_bug_conforms(folder: Path, capsys: pytest.CaptureFi
     start("adapter")
     assert cli.run_command(["run", "--impl", "toy_engine:FixedAdapter"]) == console.CONFORMS
     assert "no streaming sessions" in capsys.readouterr().out
-    arguments = ["--impl", "toy_engine:FixedAdapter", "--seconds", "5", "--out", "none.jsonl"]
+    arguments = ["--impl", "toy_engine:FixedAdapter", "--operations", "2000", "--out", "none.jsonl"]
     assert cli.run_command(["fuzz", *arguments]) == console.CONFORMS
 
 

@@ -72,7 +72,7 @@ def strips_types() -> bool:
     return NODE is not None and subprocess.run(asked, check=True, capture_output=True).stdout == b"strip\n"
 
 
-@pytest.mark.parametrize("tool", ["rustc", "node", pytest.param("go", marks=needs_go)])
+@pytest.mark.parametrize("tool", ["rustc", "node", pytest.param("go", marks=[needs_go, pytest.mark.thorough])])
 def test_an_example_in_another_language_conforms(tool: str, tmp_path: Path) -> None:
     if tool == "rustc" and shutil.which(tool) is None:
         pytest.skip("there is no rustc")

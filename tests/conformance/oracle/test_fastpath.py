@@ -37,6 +37,7 @@ from kvspec.events import (
 from kvspec.memory.events import Release
 from kvspec.pages import Runs, expand
 from kvspec.rules import Violation
+from tests.marks import one_in
 
 CONFIGS = {
     "plain": Config(page_size=4, num_pages=60, num_rows=8, max_context_len=40),
@@ -141,7 +142,7 @@ def plain(value: Any) -> Any:
 @pytest.mark.slow
 @pytest.mark.parametrize("checker", [None, Checker])
 @pytest.mark.parametrize("ahead", [0, 1, 2])
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", one_in(2, CONFIGS))
 def test_a_batch_that_goes_on_comes_to_the_same_state(name: str, ahead: int, checker: type[Checker] | None) -> None:
     went_on = beside = 0
     for seed in ((0, 1, 3)[ahead],) if checker else (0, 1):

@@ -18,6 +18,7 @@ from kvconform.findings.baseline import Baseline
 from kvconform.levels.requests.recovery import check_whole
 from kvspec.events import Event
 from tests.conformance.levels.requests.shapes import SHAPES, operations
+from tests.marks import one_in
 
 pytestmark = pytest.mark.slow
 
@@ -62,7 +63,7 @@ def cost(name: str, size: int) -> tuple[int, int]:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", one_in(3, SHAPES))
 def test_twice_the_size_is_no_more_than_twice_the_work_and_somewhat(name: str) -> None:
     (lines, peak), (more, higher) = cost(name, SIZE), cost(name, 2 * SIZE)
     handled = 2 if name in BY_PAGE else 1
