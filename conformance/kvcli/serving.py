@@ -33,6 +33,7 @@ def serve(
         typer.Option(metavar="NAME", help="Inject a fault into the engine first ('kvspec engines inject' names them)."),
     ] = "",
     host_cache: Annotated[bool, typer.Option("--host-cache", help="SGLang: also use a cache on the host.")] = False,
+    cuda: Annotated[bool, typer.Option("--cuda", help="SGLang: on a GPU, with the kernels of --python.")] = False,
     pair: Annotated[
         bool, typer.Option("--pair", help="vLLM: two servers, prefill and decode, with NIXL between them.")
     ] = False,
@@ -40,11 +41,13 @@ def serve(
         Path | None, typer.Option(metavar="DIR", help="Keep log, recordings and answers in DIR, a new folder.")
     ] = None,
 ) -> None:
-    """Start an engine's own server on the CPU, send it HTTP traffic, and check its memory events and its tokens.
+    """Start an engine's own server, send it HTTP traffic, and check its memory events and its tokens.
+
+    It runs on the CPU, or with --cuda on a GPU.
 
     The model is tiny and generated here; its greedy tokens depend on the content of the KV cache. Each delivered
     token is compared with that of a forward pass over prompt and answer without a cache. The server, its scheduler, its
-    caches and its KV tensors are the engine's own. Stubs stand in for GPU kernels, and are never called.
+    caches and its KV tensors are the engine's own. On a CPU stubs stand in for GPU kernels, and are never called.
 
         kvspec serve sglang==0.5.23 --minutes 2
 
@@ -69,6 +72,8 @@ def serve(
         raise typer.BadParameter(f"--checkout names the folder of {CHECKED_OUT}, and of no other engine")
     if host_cache and engine != "sglang":
         raise typer.BadParameter("--host-cache is for sglang alone")
+    if cuda and (engine != "sglang" or python is None):
+        raise typer.BadParameter("--cuda is for sglang alone, with --python")
     if pair and engine != "vllm":
         raise typer.BadParameter("--pair is for vllm alone")
     if keep is not None and keep.exists():
@@ -76,7 +81,7 @@ def serve(
     with tempfile.TemporaryDirectory(prefix="kvspec-serve-") as scratch:
         folder = Path(scratch) if keep is None else keep
         folder.mkdir(parents=True, exist_ok=True)
-        settings = Settings(seed, minutes * 60, clients, fault, host_cache, pair, answers)
+        settings = Settings(seed, minutes * 60, clients, fault, host_cache, pair, cuda, answers)
         try:
             status = serve_and_report(
                 Output(), engine, version, folder.absolute(), python, checkout and checkout.absolute(), settings

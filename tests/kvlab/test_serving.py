@@ -21,7 +21,7 @@ from kvlab.serving import report
 from kvlab.serving.client import Clients
 from kvlab.serving.environment import NoEnvironment, environment
 from kvlab.serving.faults import wait_for_engine
-from kvlab.serving.servers import SERVERS, Server, halves, sglang, vllm
+from kvlab.serving.servers import SERVERS, Server, halves, on_gpu, sglang, vllm
 from kvlab.serving.session import Run, running
 from kvspec.memory import Pool
 from kvspec.memory.events import Begin, Map, Use
@@ -142,6 +142,13 @@ def test_a_request_that_is_never_answered_is_a_failure(monkeypatch: pytest.Monke
     assert any("timed out" in failure for failure in traffic.failures)
 
 
+def test_a_server_on_a_gpu_has_the_kernels_of_its_environment() -> None:
+    server = on_gpu(sglang(1))
+    assert "cuda" in server.arguments and "cpu" not in server.arguments
+    assert "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND" in server.environment
+    assert not server.environment.keys() & {"SGLANG_USE_CPU_ENGINE", "KVSPEC_STUBS"}
+
+
 @pytest.mark.parametrize("engine", SERVERS)
 def test_a_seed_draws_the_same_server(engine: str) -> None:
     assert SERVERS[engine](3).arguments == SERVERS[engine](3).arguments
@@ -219,6 +226,7 @@ def test_our_packages_are_linked_where_those_of_engines_are_not_installed(tmp_pa
         (["sglang==0.5.23", "--python", "/nowhere/python"], "/nowhere/python"),
         (["vllm==0.32.0", "--host-cache"], "--host-cache is for sglang alone"),
         (["sglang==0.5.23", "--pair"], "--pair is for vllm alone"),
+        (["sglang==0.5.23", "--cuda"], "--cuda is for sglang alone, with --python"),
     ],
 )
 def test_a_wrong_call_is_one_line(arguments: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:

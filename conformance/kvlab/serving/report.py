@@ -16,7 +16,7 @@ from kvconform.traces.memory import MemoryReader, open_trace
 from kvlab.model import Difference
 from kvlab.releases import NotFetched, fetch
 from kvlab.serving.environment import NoEnvironment, environment
-from kvlab.serving.servers import SERVERS, with_host_cache
+from kvlab.serving.servers import SERVERS, on_gpu, with_host_cache
 from kvlab.serving.session import Run, Settings, serve
 from kvspec.memory.events import Begin, Map, Page, Pages, Pool
 
@@ -54,6 +54,8 @@ def serve_and_report(
     server = SERVERS[engine](settings.seed)
     if settings.host_cache:
         server = with_host_cache(server, settings.seed)
+    if settings.cuda:
+        server = on_gpu(server)
     server = replace(server, pair=settings.pair)
     run = serve(server, python, release, folder, settings, say)
     status = check_traces(out, run.recordings, None, Forms(), merge=server.pair) if run.recordings else BROKEN

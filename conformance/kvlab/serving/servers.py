@@ -17,6 +17,10 @@ CHECKED_OUT = "sglang-jax"
 """The engine that runs from a checkout: it has no releases on the package index."""
 
 
+_OF_CPU = {"SGLANG_USE_CPU_ENGINE", "KVSPEC_STUBS"}
+"""The variables of an SGLang server on a CPU."""
+
+
 @dataclass(frozen=True)
 class Server:
     """One server with its configuration."""
@@ -136,6 +140,13 @@ def with_host_cache(server: Server, seed: int) -> Server:
     arguments += ["--hicache-write-policy", rng.choice(["write_through", "write_through_selective", "write_back"])]
     environment = {**server.environment, "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": "python"}
     return replace(server, arguments=arguments, environment=environment)
+
+
+def on_gpu(server: Server) -> Server:
+    """An SGLang server on a GPU, with the kernels of its environment instead of stubs."""
+    arguments = ["cuda" if argument == "cpu" else argument for argument in server.arguments]
+    environment = {name: value for name, value in server.environment.items() if name not in _OF_CPU}
+    return replace(server, arguments=[*arguments, "--sampling-backend", "pytorch"], environment=environment)
 
 
 def halves(server: Server) -> dict[str, Server]:

@@ -51,6 +51,8 @@ class Settings:
     """Whether the server has a host cache."""
     pair: bool = False
     """Whether there are two servers, prefill and decode."""
+    cuda: bool = False
+    """Whether the server runs on a GPU."""
     answers: int = 0
     """Traffic continues until there are so many whole answers."""
 
