@@ -22,7 +22,7 @@ def serve(
     python: Annotated[
         Path | None,
         typer.Option(
-            metavar="PYTHON", help="A Python with the engine installed; by default kvspec makes an environment."
+            metavar="FILE", help="A Python with the engine installed; by default kvspec makes an environment."
         ),
     ] = None,
     checkout: Annotated[

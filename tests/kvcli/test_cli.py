@@ -8,8 +8,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import typer
 
 import kvspec as kvspec_package
+from kvcli import main
 from kvcli.main import run_command
 from kvconform.vectors.files import vector_files
 from kvspec.rules import ALL_RULES, RULES
@@ -230,6 +232,14 @@ def test_no_word_is_broken_in_80_columns(capsys: pytest.CaptureFixture[str], mon
     assert max(map(len, reported.splitlines())) <= 80
     for rule in ALL_RULES.values():
         assert f"{rule.statement} Why: {rule.reason}" in " ".join(reported.split())
+
+
+def test_no_metavar_is_the_name_of_its_option() -> None:
+    """Typer 0.27 takes such a metavar for the option's name: `--PYTHON`."""
+    commands = [typer.main.get_command(main.app)]
+    for command in commands:
+        commands += getattr(command, "commands", {}).values()
+        assert not [option for option in command.params if f"--{str(option.metavar).lower()}" in option.opts]
 
 
 HELPFUL = ["run", "check", "show", "fuzz", "bugs", "matrix", "explore", "rules", "replay mooncake"]
