@@ -4,6 +4,7 @@ A goal is a question about the events of one run. A driver declares its goals (`
 that reaches one in none of its runs is red in the matrix.
 """
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 from kvspec.memory.events import Begin, Drop, End, EndHolder, Map, MemoryEvent, OpId, Publish, Receive, Send, Share
@@ -43,16 +44,20 @@ def pictures_apart(events: Sequence[MemoryEvent]) -> bool:
 def _side_by_side(events: Sequence[MemoryEvent], part: int) -> bool:
     """Two pages are published whose labels differ in this part, and in none before it."""
     there: dict[tuple[str, object], list[str]] = {}
+    beside = defaultdict[tuple[str, ...], Counter[str]](Counter)
     for event in events:
+        if isinstance(event, Publish | Drop):
+            for page in event.pages:
+                gone = there.pop((event.pool, page), None)
+                if gone is not None:
+                    beside[*gone[:part]][gone[part]] -= 1
         if isinstance(event, Publish) and event.labels is not None:
             for page, label in zip(event.pages, event.labels, strict=True):
-                parts = [*label.split("~"), "", ""]
-                if any(one[:part] == parts[:part] and one[part] != parts[part] for one in there.values()):
+                parts = there[event.pool, page] = [*label.split("~"), "", ""]
+                others = beside[*parts[:part]]
+                others[parts[part]] += 1
+                if len(+others) > 1:
                     return True
-                there[event.pool, page] = parts
-        elif isinstance(event, Drop):
-            for page in event.pages:
-                there.pop((event.pool, page), None)
     return False
 
 
