@@ -80,6 +80,6 @@ def test_its_goals_are_reached(wheel: Wheel, tmp_path: Path) -> None:
 
 
 def test_images_share_chunks_until_lmcache_0_5_4(tmp_path: Path) -> None:
-    driving = LMCACHE._replace(release="0.5.4").driving(tmp_path, 20.0)
+    driving = LMCACHE._replace(release="0.5.4").driving(tmp_path, 60.0)
     driving.search()
     assert driving.report.known["images-share-chunks"], driving.report.known
