@@ -10,6 +10,7 @@ import http.client
 import json
 import os
 import random
+import signal
 import statistics
 import sys
 import tempfile
@@ -173,6 +174,7 @@ def main(
     page_size: Annotated[int, typer.Argument(min=1, help="Tokens of a page.")] = 1,
 ) -> None:
     """Measure the arms in turns, and print the median of each."""
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that the servers end with it
     try:
         measure(version, rounds, page_size)
     except NoEnvironment as error:
