@@ -5,9 +5,11 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Protocol
 
 from kvattach.patches import Patches
+from kvattach.tape import Tape, TapeFullError
 from kvspec.memory.events import Failed, MemoryEvent, Pool
 
 _log = logging.getLogger(__name__)
@@ -51,9 +53,47 @@ class Hooks:
         self._lock = threading.RLock()
         self._held: list[MemoryEvent] | None = None
         """The events of `together`."""
+        self.tape: Tape | None = None
+        """Takes what hooks capture, to be resolved late; `None`: it is resolved at once."""
+
+    @property
+    def late(self) -> bool:
+        """Whether what this thread captures now is resolved late."""
+        return self.tape is not None and self.tape.defers
+
+    @property
+    def seen(self) -> int:
+        """The events so far, or what was captured so far: it grows with each change of the engine's memory."""
+        return self.events if self.tape is None else self.tape.captures
+
+    def later(self, resolve: Callable[..., object], *tensors: Any) -> None:
+        """Call `resolve` with what these tensors have on the current stream now: at once, or late on the tape."""
+        if self.tape is None or not self.tape.defers:
+            resolve(*tensors)
+        elif self.problem is None:
+            try:
+                self.tape.put(partial(self._resolves, resolve), *tensors)
+            except TapeFullError as error:
+                self._fails("the trace cannot keep up", error)
+
+    def _resolves(self, resolve: Callable[..., object], *copies: Any) -> None:
+        with self.together():
+            self.guarded(resolve, *copies)
+
+    @contextmanager
+    def at_once(self, hook: str) -> Iterator[None]:
+        """Resolve at once within this context, for a hook: it waits until everything before it is resolved."""
+        if self.tape is None or self.problem is not None:
+            yield
+            return
+        with self.tape.caught_up(hook):
+            yield
 
     def emit(self, *events: MemoryEvent) -> None:
         """Emit events, within a hook or not. A malformed event is a problem of the hooks, never of the engine."""
+        if self.late:
+            self.later(partial(self.emit, *events))
+            return
         with self._lock:
             if self._held is not None:
                 self._held += events
@@ -71,6 +111,9 @@ class Hooks:
     @contextmanager
     def together(self) -> Iterator[None]:
         """Emit all events of this context at its end, in one call of the trace."""
+        if self.late:
+            yield
+            return
         with self._lock:
             held: list[MemoryEvent] = []
             self._held = held

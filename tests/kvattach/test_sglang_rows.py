@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy
 import pytest
+import torch
 
 from kvattach.hooks import Hooks
 from kvattach.sglang.hooks import Attached
+from kvattach.sglang.table import Table
 from kvattach.sglang.view import KV, Stay
 from kvspec.memory.events import Map, MemoryEvent, Pool
 
@@ -23,17 +24,23 @@ class Events:
         self.all += events
 
 
-def mapped(size: int, *looks: list[int]) -> list[tuple[int, Any]]:
-    """The index and the pages of each `map`, when a row has these entries at one launch after the other."""
+def mapped(size: int, *looks: list[int], whole: bool = True) -> list[tuple[int, Any]]:
+    """The index and the pages of each `map`, when a row has these entries at one launch after the other.
+
+    Without `whole` a launch captures only the entries that are new since the last one, as on a GPU.
+    """
     events = Events()
     attached: Any = object.__new__(Attached)
-    attached.hooks, attached._size, attached._sides, attached._on_cpu = Hooks(events), size, None, True
+    attached.hooks, attached._size, attached._sides = Hooks(events), size, None
     attached._fresh = {KV: set()}
     stay = Stay("r.1", size, "r")
-    stay.row = 0
-    for entries in looks:
-        attached._table = numpy.array([entries], dtype=numpy.int32)
-        attached._map(stay, len(entries))
+    stay.row = 1
+    entries = torch.zeros((2, 8), dtype=torch.int32)
+    attached._table = Table(torch, entries, size)
+    attached._table.whole = whole
+    for look in looks:
+        entries[1, : len(look)] = torch.tensor(look)
+        attached._map(stay, len(look))
     return [(event.index, event.pages) for event in events.all if isinstance(event, Map)]
 
 
@@ -57,3 +64,9 @@ def test_pages_are_those_of_their_first_slots() -> None:
 
 def test_another_slot_of_the_same_page_hides_no_later_change() -> None:
     assert mapped(2, [4, 5, 8, 9, 6, 7], [5, 5], [5, 5, 8, 9, 2, 3]) == [(0, [2, 4, 3]), (2, [1])]
+
+
+def test_only_new_entries_are_captured_on_a_gpu() -> None:
+    looks = [4, 5, 8], [4, 5, 8, 9, 6], [4, 5, 8, 9, 6, 7], [4, 5]
+    assert mapped(2, *looks, whole=False) == mapped(2, *looks) == [(0, [2, 4]), (2, [3])]
+    assert mapped(1, [5, 6], [7, 6, 8], whole=False) == [(0, [5, 6]), (2, [8])]

@@ -84,24 +84,37 @@ def test_only_what_has_a_window_or_a_state_has_their_pages(tree: OpaqueTree) -> 
     assert tree.device(second, STATES) == [8], "a state's slot is a page by itself"
 
 
+class Key(list[int]):
+    """The key of an insert, with a token too many."""
+
+    extra_key = None
+
+    @property
+    def token_ids(self) -> list[int]:
+        return [*self, 99]
+
+
+def inserted(tree: OpaqueTree, names: dict[int, str]) -> list[Any]:
+    """Insert the tokens 1 to 6; `names` are those of the tree's pages. Returns the path."""
+    key = Key([1, 2, 3, 4, 5, 6])
+    path = tree.inserted(9, key)
+    pages = [*tree.pages_of(path, tree.values(path))]
+    assert pages == [[1, 5], [], [], [3], [2], [8]], "of each node in each pool"
+    tree.learns(key, [1, 5, 3], names)
+    return path
+
+
 def test_an_insert_names_each_page_by_all_tokens_before_its_end(tree: OpaqueTree) -> None:
-    class Key(list[int]):
-        extra_key = None
-
-        @property
-        def token_ids(self) -> list[int]:
-            return [*self, 99]
-
-    first, second = tree.inserted(9, Key([1, 2, 3, 4, 5, 6]), {})
+    first, second = inserted(tree, {})
     name = chained("", (1, 2))
     assert tree.labels(first) == [name, chained(name, (3, 4))]
     assert tree.labels(second) == [chained(chained(name, (3, 4)), (5, 6))]
     mine = foreign("an adapter", "a key", None)
     tree.used((None, None), mine)
-    tree.inserted(9, Key([1, 2, 3, 4, 5, 6]), {})
+    inserted(tree, {})
     assert tree.labels(first)[0] == chained(mine, (1, 2)) != name
     assert mine.partition("~")[2] == tree.labels(second)[0].partition("~")[2] != ""
-    tree.inserted(9, Key([1, 2, 3, 4, 5, 6]), {1: "a1", 3: "b2"})
+    inserted(tree, {1: "a1", 3: "b2"})
     known = chained("a1", (3, 4))
     assert tree.labels(first) == ["a1", known], "pages that the tree has keep their names, up to the first new one"
     assert tree.labels(second) == [chained(known, (5, 6))]
@@ -115,6 +128,9 @@ def test_the_namespaces_used_last_are_remembered(tree: OpaqueTree, monkeypatch: 
 
 
 def test_the_books_show_unlocked_pages(tree: OpaqueTree) -> None:
-    assert tree.books(KV, without=set()) == {"cached": [3, 5]}
-    assert tree.books(WINDOW, without=set()) == {"cached": [2]}
-    assert tree.books(STATES, without=set()) == {}, "of states it is not visible"
+    def counted(pool: str) -> dict[str, Any]:
+        return tree.counted(pool, *tree.books(pool), without=set())
+
+    assert counted(KV) == {"cached": [3, 5]}
+    assert counted(WINDOW) == {"cached": [2]}
+    assert counted(STATES) == {}, "of states it is not visible"

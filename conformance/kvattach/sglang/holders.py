@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from kvattach.hooks import Hooks, Trace
@@ -49,7 +50,7 @@ class Holders:
                 hooks.hook(windows, name, before=self._waiting_windows, after=self._windows_freed)
         self._group_hook(windows)
         hooks.hook(release.host.HostKVCache, "alloc", after=lambda _, slots, *__: self._host_allocated(slots))
-        hooks.hook(release.host.HostKVCache, "free", before=lambda _, slots: self._freed(HOST, self._tree.pages(slots)))
+        hooks.hook(release.host.HostKVCache, "free", before=lambda _, slots: self._host_freed(slots))
 
     def _acting(self, owner: Any, name: str, who: Callable[..., str], after: Callable[..., None] | None = None) -> None:
         """Note the acting holder while a function runs, whether it returns or raises."""
@@ -101,10 +102,11 @@ class Holders:
     # Allocators
 
     def _allocated(self, allocator: Any, slots: Any) -> None:
-        if slots is None:
-            return
+        if slots is not None:
+            self.hooks.later(partial(self._taken, self._pool_of(allocator), self._who[-1]), slots)
+
+    def _taken(self, pool: str, who: str, slots: Any) -> None:
         pages: Ids = [slot // self._size for slot in slots.tolist() if slot % self._size == 0]
-        pool, who = self._pool_of(allocator), self._who[-1]
         if who.startswith("load "):
             self._transfers.setdefault(who, {}).setdefault(pool, []).extend(pages)
         else:
@@ -119,13 +121,19 @@ class Holders:
             self._transfers.setdefault(self._who[-1], {}).setdefault(HOST, []).extend(pages)
             self.hooks.emit(Take(self._who[-1], HOST, [*pages]))
 
-    def _free_called(self, allocator: Any, indices: Any, slots_per_index: int) -> None:
-        self._freed(
-            self._pool_of(allocator), list(dict.fromkeys(index // slots_per_index for index in indices.tolist()))
-        )
+    def _host_freed(self, slots: Any) -> None:
+        self._freed(HOST, self._who[-1], self._tree.pages(slots))
 
-    def _freed(self, pool: str, pages: Ids) -> None:
-        who = self._who[-1]
+    def _free_called(self, allocator: Any, indices: Any, slots_per_index: int) -> None:
+        pool, who = self._pool_of(allocator), self._who[-1]
+
+        def freed(indices: Any) -> None:
+            self._freed(pool, who, list(dict.fromkeys(index // slots_per_index for index in indices.tolist())))
+
+        self.hooks.later(freed, indices)
+
+    def _freed(self, pool: str, who: str, pages: Ids) -> None:
+        """Pages were freed, for a holder."""
         if who == TREE:
             for page in pages:
                 self._keys[pool].pop(page, None)
@@ -151,4 +159,4 @@ class Holders:
             slots = [slot for part in (waiting or [])[known:] for slot in part.tolist()]
             pages = list(dict.fromkeys(slot // divide for slot in slots if slot >= divide))
             if pages:
-                self._freed(WINDOW, pages)
+                self._freed(WINDOW, self._who[-1], pages)

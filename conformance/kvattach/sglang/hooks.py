@@ -5,22 +5,23 @@ reference to each page on its path (`kvattach.sglang.locks`).
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from kvattach.buffers import BUFFERS
 from kvattach.hooks import Trace
 from kvattach.sglang.buffers import Relay
-from kvattach.sglang.locks import Locks
+from kvattach.sglang.launched import Launched
 from kvattach.sglang.origins import Origins
-from kvattach.sglang.pictures import Pictures, places_of
+from kvattach.sglang.pictures import Pictures
 from kvattach.sglang.release import Release
 from kvattach.sglang.routers import Routers
-from kvattach.sglang.states import Kept
-from kvattach.sglang.view import HOST, KV, METADATA, NEW, ROWS, STATES, STORAGE, TREE, WINDOW, Ids, Stay, space, tree_of
-from kvspec.memory.events import Count, Drop, Failed, Idle, Map, Pool, Transfer, Use
+from kvattach.sglang.table import Table
+from kvattach.sglang.view import HOST, KV, METADATA, NEW, ROWS, STATES, STORAGE, TREE, WINDOW, Stay, tree_of
+from kvspec.memory.events import Count, Drop, Idle, Pages, Pool, Use
 
 
-class Attached(Locks):
+class Attached(Launched):
     """Emits the events of one memory, once it is complete."""
 
     def __init__(
@@ -61,15 +62,14 @@ class Attached(Locks):
         if self._sides is not None:
             self._allocators[WINDOW] = allocator.swa_attn_allocator
             self._window = int(memory.cache.sliding_window_size)
-        table = memory.rows.req_to_token
-        # Rows are read at each launch: an array is quicker than a tensor.
-        self._on_cpu = table.device.type == "cpu"
-        self._table = table.numpy() if self._on_cpu else table
+        self._table = Table(self._release.torch, memory.rows.req_to_token, size)
+        self._shares = host is not None or self._sides is not None
         self._tree = tree_of(self._release, memory.cache, size, self._pictures)
         self._who = [NEW]
         for kept in (
             self._stays,
             self._rows,
+            self._readers,
             self._transfers,
             self._locked,
             self._prefetched,
@@ -163,28 +163,15 @@ class Attached(Locks):
         pages = [page for indices in action.indices for page in self._tree.pages(indices)]
         return TREE if all(page in self._keys[KV] for page in pages) else self._who[-1]
 
-    def _request(self, req: Any) -> str:
-        """The holder of a request with its output so far. A turn that was not launched yet has its session's holder."""
-        stay = self._stays.get(req.rid)
-        if stay is None:
-            return self._of_row(self._row_of(req))
-        self._grows(stay, req)
-        return stay.name
-
-    def _grows(self, stay: Stay, req: Any) -> None:
-        """The output of a request so far is known; only what is new of it is read."""
-        self._tree.used(stay.named, stay.whose)
-        start, prompt, output = stay.labelled, req.origin_input_ids, req.output_ids
-        if start + self._size <= len(prompt) + len(output):
-            new = [*prompt[start:], *output] if start < len(prompt) else output[start - len(prompt) :]
-            self.hooks.emit(*stay.grown(new, start))
-
     # The tree
 
     def _emptied(self, cache: Any) -> None:
         """The server flushed its cache: only sessions may still hold anything, and they lose it."""
-        if cache != self._cache:
-            return
+        if cache == self._cache:
+            with self.hooks.at_once("reset"):
+                self._emptied_at_once()
+
+    def _emptied_at_once(self) -> None:
         self.idle(sessions=True)
         if any(not stay.rid for stay in self._rows.values()):
             self.watch(self._memory)
@@ -198,131 +185,9 @@ class Attached(Locks):
         stay = self._stays.get(req.rid)
         if stay is not None:
             self._adopt(req, stay.name)
-            self._map(stay, len(stay.pages[KV]) * self._size)
+            self._map(stay, stay.looked * self._size, anew=True)
 
     # Requests
-
-    def reads_rows(self, reqs: list[Any], stops: list[int]) -> None:
-        """The next forward pass reads the rows of its requests, on the current stream."""
-        reads = []
-        for req, stop in zip(reqs, stops, strict=True):
-            stay = self._reader(req)
-            if stay is not None:
-                reads.append(self._entries(stay.row, 0, stop))
-        self._streams.begin("forward_batch_generation rows", reads, [])
-
-    def launch(
-        self,
-        reqs: list[Any],
-        starts: list[int],
-        stops: list[int],
-        kept: list[Kept | None] | None = None,
-        drafts: int = 0,
-    ) -> Callable[[], None] | None:
-        """A forward pass was queued on the current stream, after `reads_rows` and the waits that it needs.
-
-        `kept` are the states that it keeps. It computes `drafts` tokens from each start on; those from the stop on are
-        rejected. A simulated device calls the result, if any, when it reaches the pass.
-        """
-        with self.hooks.together():
-            return self._launched_for(reqs, starts, stops, kept, drafts)
-
-    def _launched_for(
-        self, reqs: list[Any], starts: list[int], stops: list[int], kept: list[Kept | None] | None, drafts: int
-    ) -> Callable[[], None] | None:
-        """See `launch`."""
-        reads, writes, moves = [], [], []
-        for req, start, stop in zip(reqs, starts, stops, strict=True):
-            stay = self._stays.get(req.rid)
-            if stay is None:
-                continue
-            self._grows(stay, req)
-            self._adopt(req, stay.name)
-            first = max(0, start - self._window)
-            stay.reads_from = first // self._size
-            drafted = max(stop, start + drafts)
-            # The request also holds the room for further drafts.
-            self._map(stay, max(drafted, req.kv.kv_allocated_len) if drafts else drafted)
-            reads.append(Use(table=stay.name, stop=stop))
-            writes.append(Use(table=stay.name, start=start, stop=stop))
-            if self._sides is not None:
-                reads.append(Use(table=stay.table(WINDOW), start=first, stop=stop))
-                writes.append(Use(table=stay.table(WINDOW), start=start, stop=stop))
-            if drafted > stop:
-                writes += self._rejected(stay, stop, drafted)
-            moves.append((stay, req, start, stop))
-        if STATES in self._allocators:
-            self._move_states(moves, kept or [None] * len(moves))
-        indices = [] if self._relay is None else self._relay.reads
-        self._streams.begin("forward_batch_generation", reads + indices, writes)
-        return None if self._relay is None else self._relay.late
-
-    def _begins(self, req: Any) -> Stay | None:
-        """A request is launched for the first time in its row, or in its session's. `None`: it has no row."""
-        row = self._row_of(req)
-        if row is None:
-            self.hooks.emit(Failed("assertion", f"{req.rid} is launched without a row"))
-            return None
-        stay = self._stays[req.rid] = Stay(
-            f"{req.rid}.{next(self._numbers)}", self._size, req.rid, self._origins.whose(req), space(req)
-        )
-        stay.images = places_of(req)
-        before, stay.row = self._rows.get(row), row
-        self._rows[row] = stay
-        if before is not None and not before.rid:
-            self._lent(before, stay, req)
-        elif not self._release.checkpoints:
-            self._adopt_path(req, stay.name)
-        self._row_begins(stay, fresh=before is None)
-        return stay
-
-    def _rejected(self, stay: Stay, start: int, stop: int) -> list[Use]:
-        """The writes of rejected drafts, with labels that no read expects."""
-        self._launched += 1
-        first, last = start // self._size, (stop - 1) // self._size + 1
-        labels = [f"{stay.name} draft {self._launched}"] * (last - first)
-        begin = first * self._size
-        pools = [KV] if self._sides is None else [KV, WINDOW]
-        pages = {pool: stay.pages[pool][first:last] for pool in pools}
-        return [
-            Use(None, pool, [*pages[pool]], start - begin, stop - begin, labels, holder=stay.name) for pool in pools
-        ]
-
-    def _map(self, stay: Stay, stop: int) -> None:
-        """Map the new pages of a row, and its window pages from the first read position on.
-
-        All entries are compared with those of the last launch; only the entries after them become pages.
-        """
-        row = self._table[stay.row, : stop : self._size]
-        entries = row if self._on_cpu else row.cpu().numpy()
-        known, seen = stay.pages.setdefault(KV, []), entries.tobytes()
-        if not stay.entries.startswith(seen):
-            first = len(stay.entries) // entries.itemsize if seen.startswith(stay.entries) else 0
-            stay.entries = seen
-            pages = [slot // self._size for slot in entries[first:].tolist()]
-            same = _shared(known[first:], pages)
-            self._map_pool(stay, KV, first + same, pages[same:])
-        if self._sides is not None:
-            first, known = stay.reads_from, stay.pages.setdefault(WINDOW, [])
-            firsts = self._to_token.req_to_token[stay.row, : stop : self._size]
-            behind = self._sides[firsts.long()] // self._size
-            passed = known[:first] + [0] * (min(first, len(behind)) - len(known))
-            pages = passed + behind.tolist()[first:]
-            same = _shared(known, pages)
-            self._map_pool(stay, WINDOW, same, pages[same:])
-
-    def _map_pool(self, stay: Stay, pool: str, first: int, pages: Ids) -> None:
-        """The table of a request names these pages from page `first` on, and no longer what it named there."""
-        if not pages:
-            return
-        fresh = self._fresh[pool]
-        mine = [page for page in pages if page in fresh]
-        if mine:
-            fresh.difference_update(mine)
-            self.hooks.emit(Transfer(NEW, stay.name, pool, [*mine]))
-        stay.pages[pool][first:] = pages
-        labels = stay.labels((), first, first + len(pages))
-        self.hooks.emit(Map(stay.table(pool), stay.name, pool, first, [*pages], labels))
 
     def reserved(self, req: Any, stop: int) -> Stay | None:
         """The row of a request has pages up to position `stop` before its first launch. `None`: it has no row."""
@@ -372,27 +237,24 @@ class Attached(Locks):
         if self._looks % self._every:
             return
         for pool, allocator in self._allocators.items():
-            loading = {page for given in self._transfers.values() for page in given.get(pool, [])}
             if pool == STATES:
-                staged = [allocator.free_slots]
+                free = [allocator.free_slots]
             else:
-                staged = [*getattr(allocator, "staged_pages", []), allocator.free_pages]
+                free = [*getattr(allocator, "staged_pages", []), allocator.free_pages]
             if getattr(allocator, "release_pages", None) is not None:
-                staged.append(allocator.release_pages)
-            free = [int(page) for part in staged for page in part.tolist()]
+                free.append(allocator.release_pages)
             # A tree that is switched off has no figures.
-            books = self._tree.books(pool, without=loading) if pool in self._tree.pools else {}
-            self.hooks.emit(Count(pool, free=[*free], **books))
+            locks, values = self._tree.books(pool) if pool in self._tree.pools else (None, [])
+            self.hooks.later(partial(self._counted, pool, len(free), locks), *free, *values)
         self.hooks.emit(Count(ROWS, free=[*self._to_token.free_slots]))
         if self._host is None:
             return
         parts = [self._host.free_slots, *getattr(self._host, "release_slots", [])]
         self.hooks.emit(Count(HOST, free=[page for part in parts for page in self._tree.pages(part)]))
 
-
-def _shared(known: Ids, pages: Ids) -> int:
-    """The number of common first pages of two lists. Usually one list continues the other."""
-    both = min(len(known), len(pages))
-    if known[:both] == pages[:both]:
-        return both
-    return next(at for at, (one, other) in enumerate(zip(known, pages, strict=False)) if one != other)
+    def _counted(self, pool: str, parts: int, locks: list[int] | None, *tensors: Any) -> None:
+        """The first `parts` tensors have the free pages of a pool, the others the pages that the tree counts."""
+        free: Pages = [int(page) for part in tensors[:parts] for page in part.tolist()]
+        loading = {page for given in self._transfers.values() for page in given.get(pool, [])}
+        books = {} if locks is None else self._tree.counted(pool, locks, tensors[parts:], without=loading)
+        self.hooks.emit(Count(pool, free=free, **books))

@@ -6,6 +6,7 @@ transferred to the request when it is first launched.
 
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from typing import Any
 
 from kvattach.sglang.residency import Lock
@@ -14,12 +15,17 @@ from kvattach.sglang.view import KV, NEW, STATES, Ids, Span
 from kvspec.memory.events import Pages, Publish, Share, Transfer
 from kvspec.memory.events import Release as Released
 
+Before = tuple[list[Any], list[Any], list[int]]
+"""A path before its locks change: its nodes, their tensors, and the number of locks on each in each pool."""
+
 
 class Locks(Rows):
     """Follows what the tree publishes, and its locks."""
 
     _window = 0
     """The tokens of a window; 0: there is none."""
+    _shares = False
+    """Whether pages come to nodes that are locked: loaded from the host, or of a window."""
     _launched = 0
     """The locks and launches with rejected drafts so far."""
 
@@ -36,30 +42,43 @@ class Locks(Rows):
         """Publish the pages on the path to a node that the tree did not have before."""
         self._publish_path(self._tree.path(named), planned)
 
-    def _publish_path(self, path: list[Any], planned: bool = False) -> None:
-        """Publish the pages on a path that the tree did not have before; from now on the tree holds them."""
-        start = 0
-        for node in path:
-            for pool in self._tree.pools:
-                self._publish_node(node, start, pool, planned)
-            start += self._tree.length(node)
+    def _publish_path(self, path: list[Any], planned: bool = False, key: Any = None) -> None:
+        """Publish the pages on a path that the tree did not have before; from now on the tree holds them.
 
-    def _publish_node(self, node: Any, start: int, pool: str, planned: bool) -> None:
-        pages, keys = self._tree.device(node, pool), self._keys[pool]
+        `key` was inserted, if any.
+        """
+        tree = self._tree
+        spots, lengths = tree.spots(path), [tree.length(node) for node in path]
+        giver = next(who for who in reversed(self._who) if not who.startswith(("write", "load", "lock")))
+
+        def published(*values: Any) -> None:
+            pages = [*tree.pages_of(path, values)]
+            if key is not None:
+                tree.learns(key, [page for part in pages[:: len(tree.pools)] for page in part], self._keys[KV])
+            parts, start = iter(pages), 0
+            for node, spot, length in zip(path, spots, lengths, strict=True):
+                for pool in tree.pools:
+                    self._publish_node(node, spot, start, pool, next(parts), None if planned else giver)
+                start += length
+
+        self.hooks.later(published, *tree.values(path))
+
+    def _publish_node(self, node: Any, spot: Any, start: int, pool: str, pages: Ids, giver: str | None) -> None:
+        """The tree has these pages, from `giver`; `None`: they are still to be written."""
+        keys = self._keys[pool]
         fresh = [index for index, page in enumerate(pages) if page not in keys]
         if not fresh:
             return
         # A node has one state, that of its end.
-        labels = self._tree.labels(node)[-1:] if pool == STATES else self._tree.labels(node)
+        labels = self._tree.labels(spot)[-1:] if pool == STATES else self._tree.labels(spot)
         new, names = [pages[index] for index in fresh], [labels[index] for index in fresh]
         keys.update(zip(new, names, strict=True))
-        self.hooks.emit(Publish(pool, [*new], names, names, planned=planned))
-        for lock in self._locked:
+        self.hooks.emit(Publish(pool, [*new], names, names, planned=giver is None))
+        for lock in self._locked if self._shares else []:
             covered = pool == KV or (lock.low is not None and start >= lock.low)
             if covered and self._tree.leads_to(lock.node, node):
                 self.hooks.emit(Share(lock.who, pool, [*new], names))
-        if not planned:
-            giver = next(who for who in reversed(self._who) if not who.startswith(("write", "load", "lock")))
+        if giver is not None:
             ready = [page for page in new if page in self._fresh[pool]]
             self._fresh[pool].difference_update(ready)
             for who, given in ((NEW, ready), (giver, [page for page in new if page not in ready])):
@@ -69,34 +88,27 @@ class Locks(Rows):
     def _inserted(self, _: None, answer: Any, __: Any, asked: Any, *___: Any, **____: Any) -> None:
         """A key was inserted. The oldest releases pass the key itself; later ones pass it as a field."""
         key = getattr(asked, "key", asked)
-        self._publish_path(self._tree.inserted(getattr(answer, "last_device_node", None), key, self._keys[KV]))
+        self._publish_path(self._tree.inserted(getattr(answer, "last_device_node", None), key), key=key)
 
     # Locks
 
-    def _path(self, named: Any) -> list[tuple[Any, str, int, Ids]]:
-        """The locks on a path before they change: node, pool, number of locks, pages."""
+    def _path(self, named: Any) -> Before:
+        """A path, its values, and the numbers of locks on its nodes in each pool before they change."""
         if self._who[-1].startswith("load "):
             self._publish(named, planned=True)
-        tree = self._tree
-        return [
-            (node, pool, tree.locks(node, pool), tree.device(node, pool))
-            for node in tree.path(named)
-            for pool in tree.pools
-        ]
+        tree, path = self._tree, self._tree.path(named)
+        return path, tree.values(path), [tree.locks(node, pool) for node in path for pool in tree.pools]
 
-    def _locks(
-        self, sign: int, path: list[tuple[Any, str, int, Ids]], _: Any, __: Any, named: Any, *___: Any, **____: Any
-    ) -> None:
+    def _locks(self, sign: int, had: Before, _: Any, __: Any, named: Any, *___: Any, **____: Any) -> None:
         """The locks on a path have changed: one more (1), one less (-1), or one less on window pages only (0)."""
-        who, node = self._holder(named), self._tree.node(named)
+        (path, values, before), tree = had, self._tree
+        who, node = self._holder(named), tree.node(named)
         lock = Lock(who, node, self._window_begins(path)) if sign > 0 else self._lock_of(who, node)
-        for at, pool, before, pages in path:
-            locked = self._requested(sign, lock, at, pool) if self._tree.opaque else self._tree.locks(at, pool) - before
-            names = [self._keys[pool].get(page, "") for page in pages]
-            for _again in range(locked if pages else 0):
-                self.hooks.emit(Share(who, pool, [*pages], names))
-            for _again in range(-locked if pages else 0):
-                self.hooks.emit(Released(who, pool, [*pages]))
+        changes = [
+            self._requested(sign, lock, at, pool) if tree.opaque else tree.locks(at, pool) - count
+            for (at, pool), count in zip(product(path, tree.pools), before, strict=True)
+        ]
+        self.hooks.later(partial(self._locked_for, who, path, changes), *values)
         if lock is None or not path:
             return
         if sign > 0:
@@ -105,6 +117,16 @@ class Locks(Rows):
             self._locked.remove(lock)
         else:
             lock.low = None
+
+    def _locked_for(self, who: str, path: list[Any], changes: list[int], *values: Any) -> None:
+        """A holder has so many locks more on each node of a path in each pool."""
+        tree = self._tree
+        for pool, locked, pages in zip(tree.pools * len(path), changes, tree.pages_of(path, values), strict=True):
+            names = [self._keys[pool].get(page, "") for page in pages]
+            for _again in range(locked if pages else 0):
+                self.hooks.emit(Share(who, pool, [*pages], names))
+            for _again in range(-locked if pages else 0):
+                self.hooks.emit(Released(who, pool, [*pages]))
 
     def _requested(self, sign: int, lock: Lock | None, node: Span, pool: str) -> int:
         """The change of the locks on a node of an opaque tree, as it was requested of its core."""
@@ -116,9 +138,9 @@ class Locks(Rows):
         covered = lock is not None and lock.low is not None and node.start >= lock.low
         return (sign or -1) if covered else 0
 
-    def _window_begins(self, path: list[tuple[Any, str, int, Ids]]) -> int | None:
+    def _window_begins(self, path: list[Any]) -> int | None:
         """The token from which a lock on a path covers window pages: the fewest last nodes that hold a window."""
-        lengths = [self._tree.length(node) for node, pool, _, _ in path if pool == KV]
+        lengths = [self._tree.length(node) for node in path]
         low = stop = sum(lengths)
         while lengths and stop - low < self._window:
             low -= lengths.pop()
@@ -142,10 +164,18 @@ class Locks(Rows):
 
     def _adopt(self, req: Any, name: str) -> None:
         """Transfer the lock of a request to the request, from the function that took it."""
+        owner = self._adopted(req, name)
+        if owner is not None:
+            self.hooks.emit(Transfer(owner, name))
+
+    def _adopted(self, req: Any, name: str) -> str | None:
+        """A request has a lock from now on; the function that took it, unless the request has it already."""
         lock = getattr(req, "lock", None) or getattr(self._slot(req), "lock", None)
         owner = getattr(lock, "kvspec_owner", name)
-        if lock is not None and owner != name:
-            self._transfer(owner, name, lock)
+        if lock is None or owner == name:
+            return None
+        self._passes(owner, name, lock)
+        return owner
 
     def _adopt_path(self, req: Any, name: str) -> None:
         """The same for a lock that only its node names."""

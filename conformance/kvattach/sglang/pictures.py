@@ -5,6 +5,7 @@ digest of its data instead. A tree's labels have the digest of the data that wer
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from kvattach.hooks import Hooks, chained, illustrated
@@ -26,7 +27,7 @@ class Pictures:
     def __init__(self, release: Release, hooks: Hooks, comes: Callable[[], None]) -> None:
         """Install the hooks; `comes` is called with each image."""
         self.sentinels: dict[int, Seen] = {}
-        self._comes = comes
+        self._hooks, self._comes = hooks, comes
         hooks.hook(release.batches.Req, "extend_image_inputs", after=lambda _, __, ___, given: self._given(given))
 
     def _given(self, given: Any) -> None:
@@ -34,9 +35,12 @@ class Pictures:
             self._comes()
             data = item.precomputed_embeddings if item.feature is None else item.feature
             vars(item)["kvspec_digest"] = digest = digest_of(data) or f"{item.hash:x}"
-            for number, value in enumerate(_values(item)):
-                self.sentinels.pop(value, None)
-                self.sentinels[value] = digest, number
+            self._hooks.later(partial(self._known, digest, _values(item)))
+
+    def _known(self, digest: str, values: Sequence[int]) -> None:
+        for number, value in enumerate(values):
+            self.sentinels.pop(value, None)
+            self.sentinels[value] = digest, number
         while len(self.sentinels) > REMEMBERED:
             del self.sentinels[next(iter(self.sentinels))]
 

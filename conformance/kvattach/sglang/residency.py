@@ -5,6 +5,7 @@ launch.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -36,6 +37,8 @@ class Stays(States):
         self._numbers = count(1)
         """Numbers of residencies: a request or a session may have several, and each has its own name."""
         self._rows: dict[int, Stay] = {}
+        self._readers: dict[int, tuple[str, str]] = {}
+        """Row -> its table, and its holder, as far as captures are resolved. The table is empty until it is mapped."""
         self._locked: list[Lock] = []
         for pool in release.row_pools:
             self.hooks.hook(pool, "free", before=lambda _, req: self._left(req))
@@ -78,6 +81,9 @@ class Stays(States):
     def _transfer(self, old: str, new: str, lock: Any) -> None:
         """Pass everything that holder `old` has, and its lock, if any, to holder `new`."""
         self.hooks.emit(Transfer(old, new))
+        self._passes(old, new, lock)
+
+    def _passes(self, old: str, new: str, lock: Any) -> None:
         for locked in self._locked:
             if locked.who == old:
                 locked.who = new
@@ -101,6 +107,7 @@ class Stays(States):
     def _row_left(self, row: int) -> Stay | None:
         """A row was freed. Returns its last residency, if a launch has shown one."""
         self.hooks.emit(Released(self._of_row(row), ROWS, [row]))
+        self.hooks.later(partial(self._readers.pop, row, None))
         return self._rows.pop(row, None)
 
     def _finished(self, _: None, __: Any, ___: Any, req: Any, *____: Any, **_____: Any) -> None:
@@ -110,8 +117,7 @@ class Stays(States):
             self._gone(stay)
 
     def _gone(self, stay: Stay) -> None:
-        for pool in stay.pages:
-            self.hooks.emit(Unmap(stay.table(pool)))
+        self.hooks.later(lambda: self.hooks.emit(*(Unmap(stay.table(pool)) for pool in stay.pages)))
         self.hooks.emit(EndHolder(stay.name))
 
     def _slot(self, req: Any) -> Any:
@@ -134,6 +140,7 @@ class Stays(States):
         slot.said, slot.row, slot.state = [*req.origin_input_ids, *req.output_ids], stay.row, stay.state
         slot.run = stay.name
         self._rows[slot.row] = slot
+        self.hooks.later(partial(self._readers.__setitem__, slot.row, ("", slot.name)))
         self._transfer(stay.name, slot.name, sessions.slots[session].lock)
         del self._stays[stay.rid]
         self._gone(stay)
@@ -146,5 +153,9 @@ class Stays(States):
         page, further = divmod(len(slot.said), self._size)
         tokens = [*req.origin_input_ids, *req.output_ids]
         if further and tokens[: len(slot.said)] == slot.said:
-            (label,) = stay.labels(tokens, page, page + 1)
-            self.hooks.emit(Unify(f"{slot.run}#{page}", label, further))
+            self.hooks.later(partial(self._goes_on, stay, f"{slot.run}#{page}", tokens, page, further))
+
+    def _goes_on(self, stay: Stay, before: str, tokens: list[int], page: int, further: int) -> None:
+        """The last page of the turn before begins with the same tokens as that of this turn."""
+        (label,) = stay.labels(tokens, page, page + 1)
+        self.hooks.emit(Unify(before, label, further))

@@ -54,6 +54,11 @@ class Routers:
     def _taken(self, _: None, events: list[Any], cache: Any) -> None:
         if not self._tiers or cache is not self._watched():
             return
+        # Names of content follow from what is resolved.
+        with self._hooks.at_once("take_events"):
+            self._announces(events, cache)
+
+    def _announces(self, events: list[Any], cache: Any) -> None:
         announced = [one for event in events for one in self._announced(event)]
         # A host page has its name before it is written, and is announced after it is written.
         writing = bool(cache.ongoing_write_through)

@@ -4,7 +4,8 @@ A row is a page of a separate pool, and each of its entries is a slot. The sched
 launch reads them on the stream of the launches.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from kvattach.hooks import Trace
@@ -12,6 +13,9 @@ from kvattach.sglang.release import Release
 from kvattach.sglang.residency import Stays
 from kvattach.sglang.view import NEW, ROWS, Ids, Stay
 from kvspec.memory.events import Map, Pool, Take, Transfer, Use
+
+Entries = tuple[int, int, int]
+"""Entries of a row: the row, the first and the last (exclusive)."""
 
 
 class Rows(Stays):
@@ -36,14 +40,17 @@ class Rows(Stays):
         if hasattr(release.writes_rows, "assign_req_to_token_pool_func"):
             self._kernel(release.writes_rows, "assign_req_to_token_pool_func", self._assigned)
 
-    def _kernel(self, module: Any, name: str, uses: Callable[..., list[Use]]) -> None:
+    def _kernel(self, module: Any, name: str, entries: Callable[..., list[Entries]]) -> None:
         """Emit the writes of a function's kernel. Writes of single entries are emitted elsewhere."""
-        self.hooks.hook(
-            module,
-            name,
-            before=lambda *_: self._written,
-            after=lambda before, _, *args: self._write(name, uses(*args)) if before == self._written else None,
-        )
+
+        def wrote(before: int, _: None, *arguments: Any) -> None:
+            if before == self._written:
+                self._written += 1
+                written = [(row, start, stop) for row, start, stop in entries(*arguments) if start < stop]
+                if written:
+                    self._write(name, lambda: written)
+
+        self.hooks.hook(module, name, before=lambda *_: self._written, after=wrote)
 
     def _pool_of_rows(self, rows: Any) -> Pool:
         """The pool that a table is. In later releases its row 0 is for padding."""
@@ -80,37 +87,52 @@ class Rows(Stays):
 
     def _row_begins(self, stay: Stay, fresh: bool) -> None:
         """A request gets a fresh row, or that of its session."""
+        self.hooks.later(partial(self._row_begun, stay, stay.row, fresh))
+
+    def _row_begun(self, stay: Stay, row: int, fresh: bool) -> None:
         if fresh:
-            self.hooks.emit(Transfer(NEW, stay.name, ROWS, [stay.row]))
-        stay.pages[ROWS], stay.row_table = [stay.row], stay.table(ROWS)
-        self.hooks.emit(Map(stay.row_table, stay.name, ROWS, 0, [stay.row]))
+            self.hooks.emit(Transfer(NEW, stay.name, ROWS, [row]))
+        stay.pages[ROWS], table = [row], stay.table(ROWS)
+        self._readers[row] = table, stay.name
+        self.hooks.emit(Map(table, stay.name, ROWS, 0, [row]))
 
-    def _entries(self, row: int, start: int, stop: int) -> Use:
-        stay = self._rows.get(row)
-        if stay is not None and stay.row_table:
-            return Use(table=stay.row_table, start=start, stop=stop)
-        return Use(pool=ROWS, pages=[row], start=start, stop=stop, holder=self._of_row(row))
+    def _uses(self, entries: Iterable[Entries]) -> list[Use]:
+        """The uses of entries, as far as captures are resolved."""
+        uses = []
+        for row, start, stop in entries:
+            table, holder = self._readers.get(row, ("", NEW))
+            if table:
+                uses.append(Use(table=table, start=start, stop=stop))
+            else:
+                uses.append(Use(pool=ROWS, pages=[row], start=start, stop=stop, holder=holder))
+        return uses
 
-    def _write(self, name: str, uses: list[Use]) -> None:
-        self._written += 1
-        written = [use for use in uses if use.start < use.stop]
-        if written:
-            self._streams.begin(name, [], written)
+    def _write(self, name: str, entries: Callable[..., Iterable[Entries]], *tensors: Any) -> None:
+        """A kernel writes entries, which follow from tensors."""
+        uses: list[Use] = []
+        self.hooks.later(lambda *copies: uses.extend(self._uses(entries(*copies))), *tensors)
+        self._streams.begin(name, [], uses)
 
     def _row_written(self, entries: tuple[Any, Any]) -> None:
+        self._written += 1
         rows, where = entries
-        if isinstance(where, slice):
-            uses = [self._entries(int(rows), *where.indices(self._width)[:2])]
-        else:
-            pairs = zip(rows.tolist(), where.tolist(), strict=True)
-            uses = [self._entries(row, at, at + 1) for row, at in pairs]
-        self._write("write", uses)
+        if not isinstance(where, slice):
+            if len(rows):
+                self._write("write", _single, rows, where)
+            return
+        row, (start, stop, _) = int(rows), where.indices(self._width)
+        if start < stop:
+            self._write("write", lambda: [(row, start, stop)])
 
-    def _prefilled(self, *arguments: Any) -> list[Use]:
+    def _prefilled(self, *arguments: Any) -> list[Entries]:
         """The entries of the matched prefix, and of the positions to compute."""
         rows, stops = arguments[2], arguments[6]
-        return [self._entries(row, 0, stop) for row, stop in zip(rows.tolist(), stops.tolist(), strict=True)]
+        return [(row, 0, stop) for row, stop in zip(rows.tolist(), stops.tolist(), strict=True)]
 
-    def _assigned(self, rows: Any, _: Any, starts: Any, stops: Any, *__: Any) -> list[Use]:
+    def _assigned(self, rows: Any, _: Any, starts: Any, stops: Any, *__: Any) -> list[Entries]:
         """The entries of the room for drafts."""
-        return [self._entries(*entries) for entries in zip(rows.tolist(), starts.tolist(), stops.tolist(), strict=True)]
+        return [*zip(rows.tolist(), starts.tolist(), stops.tolist(), strict=True)]
+
+
+def _single(rows: Any, where: Any) -> list[Entries]:
+    return [(row, at, at + 1) for row, at in zip(rows.tolist(), where.tolist(), strict=True)]

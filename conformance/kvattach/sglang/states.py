@@ -31,7 +31,7 @@ class States(Storage):
             return
         hook = self.hooks.hook
         hook(release.state_allocator, "_do_alloc", after=lambda _, slots, *__: self._states_taken(slots))
-        hook(release.state_allocator, "free", before=lambda _, slots: self._freed(STATES, slots.tolist()))
+        hook(release.state_allocator, "free", before=lambda _, slots: self._states_freed(slots))
         hook(release.pools.MambaPool, "copy_from", before=lambda _, source, target: self._copied(source, target))
         hook(release.pools.MambaPool, "clear_slots", before=lambda _, slots: self._cleared(slots))
 
@@ -40,6 +40,9 @@ class States(Storage):
             taken: Ids = slots.tolist()
             self._fresh[STATES].update(taken)
             self.hooks.emit(Take(NEW, STATES, [*taken]))
+
+    def _states_freed(self, slots: Any) -> None:
+        self._freed(STATES, self._who[-1], slots.tolist())
 
     def _copied(self, source: Any, target: Any) -> None:
         copies = [

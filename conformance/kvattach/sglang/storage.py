@@ -137,10 +137,10 @@ class Storage(Transfers):
         for page in pages:
             del self._prefetched[page]
 
-    def _freed(self, pool: str, pages: Ids) -> None:
+    def _freed(self, pool: str, who: str, pages: Ids) -> None:
         """Pages that a prefetch has not needed go back for it."""
-        if pool != HOST or self._who[-1] != _RETURNED:
-            super()._freed(pool, pages)
+        if pool != HOST or who != _RETURNED:
+            super()._freed(pool, who, pages)
             return
         for page in pages:
             self.hooks.emit(Released(self._prefetched.pop(page, _RETURNED), HOST, [page]))

@@ -40,7 +40,7 @@ class Transfers(Holders):
         """Publish the new host pages of a node under its names."""
         pages, known = self._tree.host(node), self._keys[HOST]
         if any(page not in known for page in pages):
-            named = zip(pages, self._tree.labels(node), strict=True)
+            named = zip(pages, self._tree.labels(self._tree.spots(self._tree.path(node))[-1]), strict=True)
             fresh = {page: name for page, name in named if page not in known}
             known.update(fresh)
             names = [*fresh.values()]

@@ -1,9 +1,9 @@
 """The hooks' view of a release's tree: its nodes, their pages on the device and on the host, and their locks."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, takewhile
-from typing import Any
+from itertools import takewhile
+from typing import Any, NamedTuple
 
 from kvattach.hooks import chained
 from kvattach.residency import Run
@@ -54,8 +54,10 @@ class Stay(Run):
         self.entries = b""
         """The first entry of each page in its row at the last launch, as bytes."""
         self.row = -1
-        self.row_table = ""
-        """The name of its table of the row; empty until it is mapped."""
+        self.captured = 0
+        """The tokens that were captured for its labels, in whole pages."""
+        self.looked = 0
+        """The most pages that were captured of its row."""
         self.reads_from = 0
         """The first page that layers with a window read in its last launch."""
         self.state: tuple[int, str] | None = None
@@ -73,6 +75,14 @@ class Stay(Run):
     def table(self, pool: str) -> str:
         """The name of its table of a pool."""
         return self.name if pool == KV else f"{self.name} {pool}"
+
+
+class Spot(NamedTuple):
+    """A node of a tree in Python, with its key at the time of a capture."""
+
+    node: Any
+    key: Any
+    above: "Spot | None"
 
 
 class Tree:
@@ -164,14 +174,24 @@ class Tree:
 
     def device(self, node: Any, pool: str = KV) -> Ids:
         """The pages of a node in a pool on the device."""
-        value = node.value if self._full is None else node.component_data[self._components[pool]].value
-        return self._of_pool(pool, value)
+        return self._of_pool(pool, self._value(node, pool))
+
+    def _value(self, node: Any, pool: str) -> Any:
+        return node.value if self._full is None else node.component_data[self._components[pool]].value
 
     def _of_pool(self, pool: str, value: Any) -> Ids:
         """The pages of a node's value, which has slots. Only a slot of a state is itself a page."""
         if pool == STATES:
             return [] if value is None else list(value.tolist())
         return self.pages(value)
+
+    def values(self, path: list[Any]) -> list[Any]:
+        """The tensors with the pages of a path, in all pools; `None` where a node has none."""
+        return [self._value(node, pool) for node in path for pool in self.pools]
+
+    def pages_of(self, path: list[Any], values: Sequence[Any]) -> Iterator[Ids]:
+        """The pages of each node of a path in each pool, from its `values`."""
+        return map(self._of_pool, self.pools * len(path), values)
 
     def length(self, node: Any) -> int:
         """The number of tokens of a node."""
@@ -185,19 +205,26 @@ class Tree:
         """The number of locks on a node's pages of a pool."""
         return int(node.lock_ref if self._full is None else node.component_data[self._components[pool]].lock_ref)
 
-    def labels(self, node: Any) -> list[str]:
+    def spots(self, path: list[Any]) -> list[Any]:
+        """The nodes of a path as they are now."""
+        spots: list[Spot] = []
+        for node in path:
+            spots.append(Spot(node, node.key, spots[-1] if spots else None))
+        return spots
+
+    def labels(self, spot: Any) -> list[str]:
         """The names of a node's pages, by their tokens in the tree. They are kept with the node until it is split."""
+        node, key, above = spot
         kept: tuple[int, list[str]] | None = getattr(node, "kvspec_labels", None)
-        if kept is not None and kept[0] == len(node.key):
+        if kept is not None and kept[0] == len(key):
             return kept[1]
-        above = node.parent
-        last = self.labels(above)[-1] if above is not self.root else self.whose(space(node.key))
-        tokens = list(node.key.token_ids)[: len(node.key)]
+        last = self.whose(space(key)) if above is None else self.labels(above)[-1]
+        tokens = list(key.token_ids)[: len(key)]
         made: list[str] = []
         for start in range(0, len(tokens), self._size):
             last = self._pictures.chained(last, tokens[start : start + self._size])
             made.append(last)
-        node.kvspec_labels = (len(node.key), made)
+        node.kvspec_labels = (len(key), made)
         return made
 
     def pages(self, indices: Any) -> Ids:
@@ -208,16 +235,24 @@ class Tree:
             return list(indices.tolist())
         return [index // self._size for index in indices[:: self._size].tolist()]
 
-    def inserted(self, named: Any, key: Any, names: dict[int, str]) -> list[Any]:
-        """The path to the node that an insert of a key has ended at; `names` are those of the tree's pages."""
+    def inserted(self, named: Any, key: Any) -> list[Any]:
+        """The path to the node that an insert of a key has ended at."""
         return self.path(named if self._full is not None else self.walk(key))
 
-    def books(self, pool: str, without: set[int]) -> dict[str, Any]:
-        """The tree's part of a `count` event: the number of locks of each page."""
+    def learns(self, key: Any, pages: Ids, names: dict[int, str]) -> None:
+        """A key was inserted: its path has these pages; `names` are those of the tree's pages."""
+
+    def books(self, pool: str) -> tuple[list[int], list[Any]]:
+        """The tree's part of a `count` event: the number of locks of each node, and the tensors with its pages."""
+        nodes = [*self.nodes()]
+        return [self.locks(node, pool) for node in nodes], [self._value(node, pool) for node in nodes]
+
+    def counted(self, pool: str, locks: list[int], values: Sequence[Any], without: set[int]) -> dict[str, Any]:
+        """The same in an event: the number of locks of each page, from the `books`."""
         references: dict[int, int] = {}
-        for node in self.nodes():
-            pages = [page for page in self.device(node, pool) if page not in without]
-            references.update(dict.fromkeys(pages, self.locks(node, pool)))
+        for count, value in zip(locks, values, strict=True):
+            pages = [page for page in self._of_pool(pool, value) if page not in without]
+            references.update(dict.fromkeys(pages, count))
         return {"references": references}
 
 
@@ -228,7 +263,8 @@ class Span:
     id: int
     start: int
     stop: int
-    pages: tuple[int, ...] = field(compare=False)
+    indices: Any = field(compare=False)
+    """The tensor with the slots of the path."""
 
 
 class OpaqueTree(Tree):
@@ -250,22 +286,39 @@ class OpaqueTree(Tree):
     def path(self, named: Any) -> list[Span]:
         """The spans from below the root to a node."""
         (path,) = self._core.collect_path_info([named])
-        pages = self.pages(self._cache.path_device_indices(named))
-        return [Span(node.node_id, node.path_start, node.path_end, tuple(pages[self._in_pages(node)])) for node in path]
+        indices = self._cache.path_device_indices(named)
+        return [Span(node.node_id, node.path_start, node.path_end, indices) for node in path]
 
     def leads_to(self, named: Any, node: Span) -> bool:
         """Whether a span is on the path to a node. Pages of the path are not read."""
         (path,) = self._core.collect_path_info([named])
         return any(one.node_id == node.id for one in path)
 
-    def _in_pages(self, node: Any) -> slice:
-        return slice(node.path_start // self._size, node.path_end // self._size)
+    def _in_pages(self, span: Span) -> slice:
+        return slice(span.start // self._size, span.stop // self._size)
 
-    def device(self, node: Span, pool: str = KV) -> Ids:
-        """The pages of a span in a pool."""
+    def _value(self, node: Span, pool: str) -> Any:
         if pool == KV:
-            return list(node.pages)
-        return self._of_pool(pool, self._core.get_component_device_value(node.id, self._components[pool]))
+            return node.indices[node.start : node.stop]
+        return self._core.get_component_device_value(node.id, self._components[pool])
+
+    def values(self, path: list[Span]) -> list[Any]:
+        """One tensor has the pages of the whole path."""
+        others = [self._value(span, pool) for span in path for pool in self.pools[1:]]
+        return [path[0].indices, *others] if path else []
+
+    def pages_of(self, path: list[Span], values: Sequence[Any]) -> Iterator[Ids]:
+        """The pages of each span of a path in each pool, from its `values`."""
+        if path:
+            pages, others = self.pages(values[0]), iter(values[1:])
+            for span in path:
+                yield pages[self._in_pages(span)]
+                for pool in self.pools[1:]:
+                    yield self._of_pool(pool, next(others))
+
+    def spots(self, path: list[Span]) -> list[Span]:
+        """Spans never change."""
+        return path
 
     def length(self, node: Span) -> int:
         """The number of tokens of a span."""
@@ -275,30 +328,31 @@ class OpaqueTree(Tree):
         """The number is invisible."""
         return 0
 
-    def labels(self, node: Span) -> list[str]:
+    def labels(self, spot: Span) -> list[str]:
         """The names of a span's pages, after an insert that covers it."""
-        return self._labels[node.start // self._size : node.stop // self._size]
+        return self._labels[self._in_pages(spot)]
 
-    def inserted(self, named: Any, key: Any, names: dict[int, str]) -> list[Any]:
-        """The path to the node that an insert of a key has ended at; `names` are those of the tree's pages."""
-        path = self.path(named)
-        known = takewhile(names.__contains__, chain.from_iterable(span.pages for span in path))
-        self._labels = [names[page] for page in known]
+    def learns(self, key: Any, pages: Ids, names: dict[int, str]) -> None:
+        """A key was inserted: its path has these pages; `names` are those of the tree's pages."""
+        self._labels = [names[page] for page in takewhile(names.__contains__, pages)]
         tokens = list(key.token_ids)[: len(key)]
         for start in range(len(self._labels) * self._size, len(tokens), self._size):
             last = self._labels[-1] if self._labels else self.whose(space(key))
             self._labels.append(self._pictures.chained(last, tokens[start : start + self._size]))
-        return path
 
-    def books(self, pool: str, without: set[int]) -> dict[str, Any]:
-        """The tree's part of a `count` event: the pages without locks. Locks of states are invisible."""
+    def books(self, pool: str) -> tuple[list[int], list[Any]]:
+        """The tree's part of a `count` event: the slots without locks. Locks of states are invisible."""
         if pool == STATES:
-            return {}
+            return [], []
         window = pool == WINDOW
         unlocked = self._core.walk_for_kv_canary(unlocked_only=True, swa_resident_only=window).slot_indices
         if window:
             unlocked = self._cache.token_to_kv_pool_allocator.full_to_swa_index_mapping[unlocked]
-        return {"cached": sorted({slot // self._size for slot in unlocked.tolist()})}
+        return [], [unlocked]
+
+    def counted(self, pool: str, locks: list[int], values: Sequence[Any], without: set[int]) -> dict[str, Any]:
+        """The same in an event: the pages without locks."""
+        return {"cached": sorted({slot // self._size for slot in values[0].tolist()})} if values else {}
 
 
 def tree_of(release: Release, cache: Any, page_size: int, pictures: Pictures) -> Tree:

@@ -1,0 +1,84 @@
+"""Looks at SGLang's table of rows (`req_to_token`), at launches: the first entry of each page."""
+
+from array import array
+from collections.abc import Iterator
+from typing import Any
+
+from kvattach.sglang.view import KV, Ids, Stay
+
+Look = tuple[int, int | bytes]
+"""A look at a row: its first page that was looked at, and the entries of all further ones, or their number."""
+
+
+class Table:
+    """The table of one memory, with pages of `size` tokens."""
+
+    def __init__(self, torch: Any, entries: Any, size: int) -> None:
+        """`entries` is the tensor, with a row for each request."""
+        self._torch, self._entries, self._size = torch, entries, size
+        self._bytes = entries.element_size()
+        self._width = int(entries.shape[1])
+        self.whole = entries.device.type == "cpu"
+        """Whether a look is at all entries, which an array of the host has at once, and not only at new ones."""
+        # An array is quicker than a tensor.
+        self._array: Any = entries.numpy() if self.whole else None
+
+    def look(self, wanted: list[tuple[Stay, int]], *, anew: bool = False) -> tuple[list[Look], list[Any]]:
+        """Capture the rows of requests, each up to a position; `anew` also the entries that were captured before.
+
+        Returns a look for each, and the tensors that hold what they saw.
+        """
+        looks: list[Look] = []
+        index = array("q")
+        for stay, stop in wanted:
+            pages = -(-stop // self._size)
+            first = 0 if anew or self.whole else min(stay.looked, pages)
+            if pages > stay.looked:
+                stay.looked = pages
+            if self.whole:
+                looks.append((0, self._array[stay.row, : stop : self._size].tobytes()))
+                continue
+            looks.append((first, pages - first))
+            begin = stay.row * self._width
+            index.extend(range(begin + first * self._size, begin + stop, self._size))
+        if not index:
+            return looks, []
+        where = self._torch.frombuffer(index, dtype=self._torch.int64)
+        if self._entries.device.type != "cpu":
+            where = where.pin_memory().to(self._entries.device, non_blocking=True)
+        return looks, [self._torch.take(self._entries, where)]
+
+    def seen(self, looks: list[Look], *tensors: Any) -> Iterator[tuple[int, bytes]]:
+        """The first page and the entries of each look, from the tensors as they were then."""
+        entries = tensors[0].cpu().numpy().tobytes() if tensors else b""
+        at = 0
+        for first, saw in looks:
+            if isinstance(saw, bytes):
+                yield first, saw
+            else:
+                yield first, entries[at : (at := at + saw * self._bytes)]
+
+    def pages(self, stay: Stay, first: int, entries: bytes) -> tuple[int, Ids]:
+        """The pages that a request's row names, and did not name before, and the index of the first of them.
+
+        All entries are compared with those of the looks before; only those after them become pages.
+        """
+        known, size = stay.pages.setdefault(KV, []), self._bytes
+        if first:
+            entries = stay.entries[: first * size] + entries
+        if stay.entries.startswith(entries):
+            return 0, []
+        first = len(stay.entries) // size if entries.startswith(stay.entries) else 0
+        stay.entries = entries
+        slots = memoryview(entries)[first * size :].cast("i" if size == 4 else "q")
+        pages = [slot // self._size for slot in slots]
+        same = shared(known[first:], pages)
+        return first + same, pages[same:]
+
+
+def shared(known: Ids, pages: Ids) -> int:
+    """The number of common first pages of two lists. Usually one list continues the other."""
+    both = min(len(known), len(pages))
+    if known[:both] == pages[:both]:
+        return both
+    return next(at for at, (one, other) in enumerate(zip(known, pages, strict=False)) if one != other)
