@@ -13,29 +13,18 @@ import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 os.environ["TRITON_INTERPRET"] = "1"
 
 from kvattach.canary.switch import setting
-from kvlab.stubs import StandIn
-from kvlab.vllm.release import RUNNER, RUNNER_V1, prepare
+from kvlab.vllm.release import prepare_runners
 
-prepare(Path(sys.argv[1]), *RUNNER, *RUNNER_V1)
+prepare_runners(Path(sys.argv[1]))
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
-import triton  # noqa: E402
-import vllm.platforms  # noqa: E402
-
-# Without a GPU the release takes no Triton; its interpreter needs none.
-sys.modules["vllm.triton_utils"] = ModuleType("vllm.triton_utils")
-vars(sys.modules["vllm.triton_utils"]).update(triton=triton, tl=triton.language, HAS_TRITON=True)
-vllm.platforms.current_platform = StandIn()
-vllm.platforms.current_platform.device_type = "cpu"
-vllm.platforms.current_platform.is_pin_memory_available = lambda: False
-
 from vllm.v1.worker.gpu.input_batch import InputBuffers  # noqa: E402
 from vllm.v1.worker.gpu.model_runner import GPUModelRunner  # noqa: E402
 
@@ -179,7 +168,7 @@ def main(seed: int, fault: str = "", version: str = "2") -> None:
     hooks: VllmCanary
     runner: Any
     if version == "1":
-        from tests.kvattach.canary_on_vllm_v1 import RunnerV1
+        from kvlab.vllm.runner_v1 import RunnerV1
 
         hooks, runner = VllmV1Canary(RunnerV1, said), RunnerV1(work)
     else:

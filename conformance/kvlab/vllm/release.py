@@ -4,9 +4,11 @@ The scheduler and its managers are plain Python on top of torch. Importing them 
 For a bare wheel stubs replace these, so that only the release's own scheduling code runs.
 """
 
+import sys
 from pathlib import Path
+from types import ModuleType
 
-from kvlab.stubs import importable, require, require_installed
+from kvlab.stubs import StandIn, importable, require, require_installed
 
 REAL = (
     "vllm.distributed.kv_events",
@@ -62,6 +64,7 @@ RUNNER_V1 = (
     "vllm.v1.worker.block_table",
     "vllm.v1.worker.gpu_input_batch",
     "vllm.v1.worker.gpu_model_runner",
+    "vllm.v1.worker.mamba_utils",
 )
 """The same for the older model runner."""
 
@@ -82,3 +85,24 @@ def prepare(folder: Path | None, *more: str) -> None:
         return
     holds = "v1/core/sched/scheduler.py"
     importable("vllm", "vLLM release", folder, holds=holds, stubs=STUBS, real=(*REAL, *more), absent=ABSENT)
+
+
+def prepare_runners(folder: Path) -> None:
+    """Make both model runners of a release in `folder` importable, too, for a CPU.
+
+    Triton interprets the kernels if `TRITON_INTERPRET` was set before.
+
+    Raises:
+        EngineError: as `prepare`, or Triton is missing.
+    """
+    require("vLLM's model runners", "triton")
+    prepare(folder, *RUNNER, *RUNNER_V1)
+    import triton
+    import vllm.platforms
+
+    # Without a GPU the release takes no Triton; its interpreter needs none.
+    sys.modules["vllm.triton_utils"] = ModuleType("vllm.triton_utils")
+    vars(sys.modules["vllm.triton_utils"]).update(triton=triton, tl=triton.language, HAS_TRITON=True)
+    vllm.platforms.current_platform = StandIn()
+    vllm.platforms.current_platform.device_type = "cpu"
+    vllm.platforms.current_platform.is_pin_memory_available = lambda: False

@@ -1,5 +1,9 @@
-"""vLLM's older model runner (V1) for `canary_on_vllm.py`: its own request states, block tables, kernels; no model."""
+"""vLLM's older model runner (V1): its own request states, block tables and kernels; no model.
 
+`kvlab.vllm.release.prepare_runners` makes it importable.
+"""
+
+import inspect
 from collections.abc import Iterable
 from importlib import import_module
 from types import SimpleNamespace
@@ -20,10 +24,21 @@ gpu_input_batch.BatchUpdateBuilder = import_module(f"{_PROCESSORS}.state").Batch
 gpu_input_batch.MoveDirectionality = import_module(f"{_PROCESSORS}.interface").MoveDirectionality
 block_table: Any = import_module("vllm.v1.worker.block_table")
 block_table.get_dcp_group = block_table.get_pcp_group = lambda: SimpleNamespace(world_size=1, rank_in_group=0)
+gpu_model_runner.mamba_utils = import_module("vllm.v1.worker.mamba_utils")
 gpu_model_runner.get_pp_group = lambda: SimpleNamespace(is_last_rank=True)
 
-INTS = ("query_pos", "query_start_loc", "req_indices", "prev_positions", "num_scheduled_tokens", "num_accepted_tokens")
+INTS = (
+    "query_pos",
+    "query_start_loc",
+    "req_indices",
+    "prev_positions",
+    "num_scheduled_tokens",
+    "num_accepted_tokens",
+    "num_decode_draft_tokens",
+    "prev_num_draft_tokens",
+)
 
+GPUModelRunner: Any = gpu_model_runner.GPUModelRunner
 
 GREEDY = SimpleNamespace(
     **dict.fromkeys(("logprobs", "logprob_token_ids", "allowed_token_ids", "bad_words_token_ids", "prompt_logprobs")),
@@ -34,11 +49,14 @@ GREEDY = SimpleNamespace(
 """How all sample."""
 
 
-class RunnerV1(gpu_model_runner.GPUModelRunner):  # type: ignore[misc]
+class RunnerV1(GPUModelRunner):  # type: ignore[misc]
     """The release's model runner with what preparing a step needs; anything else is stood in for, and false."""
 
-    speculative_config = num_accepted_tokens_event = lora_config = _pp_recv_work = None
+    speculative_config: Any = None
+    num_accepted_tokens_event: Any = None
+    lora_config = _pp_recv_work = None
     uses_mrope = use_async_spec_decode = use_async_scheduling = is_pooling_model = enable_prompt_embeds = False
+    uses_xdrope_dim = 0
 
     def __init__(self, work: Workload) -> None:
         cpu = torch.device("cpu")
@@ -46,14 +64,18 @@ class RunnerV1(gpu_model_runner.GPUModelRunner):  # type: ignore[misc]
         self.requests: dict[str, Any] = {}
         self.num_prompt_logprobs: dict[str, int] = {}
         self.encoder_cache: dict[str, Any] = {}
+        sizes = [size for _, size, _ in work.groups]
+        older = {"kernel_block_sizes": sizes, "pin_memory": False}  # which 0.33.0 and 0.26.0 do not take
+        takes = inspect.signature(gpu_input_batch.InputBatch).parameters
         self.input_batch = gpu_input_batch.InputBatch(
             max_num_reqs=work.running,
             max_model_len=work.longest,
             max_num_batched_tokens=work.budget,
             device=cpu,
             vocab_size=100,
-            block_sizes=[size for _, size, _ in work.groups],
-            max_num_blocks_per_req=[-(-work.longest // size) + 1 for _, size, _ in work.groups],
+            block_sizes=sizes,
+            max_num_blocks_per_req=[-(-work.longest // size) + 1 + work.drafts for size in sizes],
+            **{name: value for name, value in older.items() if name in takes},
         )
         batch = self.input_batch
         # There is no sampler.
