@@ -18,6 +18,8 @@ from typing import Any
 
 MOST = 1 << 16
 """The most captures that wait. One step of an engine makes about ten."""
+POLL = 0.0005
+"""Seconds between two looks at whether copies have arrived."""
 PATIENCE = 5.0
 """Seconds that an ending process waits for the rest of its tape."""
 
@@ -29,14 +31,19 @@ class TapeFullError(RuntimeError):
 class Tape:
     """Captures that are not resolved yet, and the thread that resolves them."""
 
-    def __init__(self, event: Callable[[], Any] | None = None) -> None:
-        """`event` makes an event of the device whose tensors are captured; without one they are on the CPU."""
+    def __init__(self, stream: Callable[[], Any] | None = None, event: Callable[[], Any] | None = None) -> None:
+        """`stream` returns the current stream of a device, and `event` makes an event of it, which no hook observes.
+
+        Without them tensors are on the CPU.
+        """
         self.captures = 0
         """Captures so far."""
         self.waits: Counter[str] = Counter()
         """Hook -> how often it has waited for the tape."""
-        self._event = event
-        self._queue: SimpleQueue[tuple[Any, Callable[..., object], list[Any]]] = SimpleQueue()
+        self._stream, self._event = stream, event
+        self._arrived: dict[Any, int] = {}
+        """Stream -> the last capture of which it is known that all its copies on this stream have arrived."""
+        self._queue: SimpleQueue[tuple[Callable[..., object], list[Any], int, Any]] = SimpleQueue()
         self._turn = threading.RLock()
         """Held by the thread that may touch what resolutions touch."""
         self._turns: int | None = None
@@ -60,17 +67,15 @@ class Tape:
             raise self._broken
         if self._queue.qsize() >= MOST:
             raise TapeFullError(f"{MOST} captures wait")
-        self.captures += 1
-        event = None
         copies = [None if tensor is None else self._copied(tensor) for tensor in tensors]
-        if copies and self._event is not None:
-            event = self._event()
-            event.record()
-        self._queue.put((event, resolve, copies))
+        stream = self._stream() if copies and self._stream is not None else None
+        # The copies are queued before the number counts them.
+        self.captures += 1
+        self._queue.put((resolve, copies, self.captures, stream))
 
     def _copied(self, tensor: Any) -> Any:
         """A tensor in memory of the host; from a device it arrives later, in pinned memory."""
-        return tensor.clone() if self._event is None else tensor.to("cpu", non_blocking=True)
+        return tensor.clone() if self._stream is None else tensor.to("cpu", non_blocking=True)
 
     def start(self) -> None:
         """Resolve from now on, in a thread of its own, until the process ends."""
@@ -87,14 +92,23 @@ class Tape:
         if os.getpid() == process:  # a forked child has no such thread
             self.drain(PATIENCE)
 
-    def _resolve(self, event: Any, resolve: Callable[..., object], copies: list[Any]) -> None:
+    def _resolve(self, resolve: Callable[..., object], copies: list[Any], number: int, stream: Any) -> None:
         try:
-            if event is not None:
-                event.synchronize()
+            if stream is not None and self._arrived.get(stream, 0) < number:
+                self._wait(stream)
             with self._taken():
                 resolve(*copies)
         except BaseException as error:
             self._broken = error
+
+    def _wait(self, stream: Any) -> None:
+        """Wait for all copies that a stream has now. The event is recorded here: the engine's thread has no time."""
+        assert self._event is not None
+        queued, event = self.captures, self._event()
+        event.record(stream)
+        while not event.query():
+            sleep(POLL)
+        self._arrived[stream] = queued
 
     @contextmanager
     def _taken(self) -> Iterator[None]:
@@ -123,5 +137,5 @@ class Tape:
     def drain(self, seconds: float | None = None) -> None:
         """Wait until everything is resolved, at most for some seconds."""
         resolved = threading.Event()
-        self._queue.put((None, resolved.set, []))
+        self._queue.put((resolved.set, [], 0, None))
         resolved.wait(seconds)

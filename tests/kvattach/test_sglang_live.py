@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kvattach.sglang.live import host_pool, not_hooked
+from kvattach.sglang.live import host_pool, not_hooked, read_at_once
 
 PYTHON, RUST = type("UnifiedTreeCore", (), {}), type("RustUnifiedTreeCore", (), {})
 
@@ -35,3 +35,18 @@ def test_the_pool_of_pages_on_the_host_is_found_in_newer_and_older_releases() ->
     assert host_pool(SimpleNamespace(host_pool_group=group)) is pool
     assert host_pool(SimpleNamespace(token_to_kv_pool_host=pool)) is pool
     assert host_pool(SimpleNamespace(host_pool_group=None)) is None
+
+
+def test_a_memory_that_the_hooks_read_at_once_is_named() -> None:
+    release = SimpleNamespace(unified=True, checkpoints=True)
+    plain: dict[str, Any] = {"host": None, "allocator": object(), "rows": object()}
+    windows = SimpleNamespace(full_to_swa_index_mapping=None)
+    assert read_at_once(release, SimpleNamespace(**plain)) == ""
+    parts: dict[str, dict[str, Any]] = {
+        "a host cache": {"host": object()},
+        "sliding windows": {"allocator": windows},
+        "recurrent states": {"rows": SimpleNamespace(mamba_allocator=object())},
+    }
+    for reason, part in parts.items():
+        assert read_at_once(release, SimpleNamespace(**(plain | part))) == reason
+    assert read_at_once(SimpleNamespace(unified=False), SimpleNamespace(**plain)) == "a tree of before 0.5.22"

@@ -3,6 +3,7 @@
 import random
 import threading
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -161,3 +162,52 @@ def test_a_broken_rule_stops_the_engine_at_its_next_hook() -> None:
             Engine().reset()
     finally:
         hooks.detach()
+
+
+class Device:
+    """A device with one stream, whose copies arrive when an event is looked at for the third time."""
+
+    def __init__(self) -> None:
+        self.recorded: list[int] = []
+        self.copies: list[list[Any]] = []
+        self.looks = 0
+
+    def current_stream(self) -> str:
+        return "stream"
+
+    def event(self) -> "Device":
+        self.looks = 0
+        return self
+
+    def record(self, _: str) -> None:
+        self.recorded.append(len(self.copies))
+
+    def query(self) -> bool:
+        self.looks += 1
+        if self.looks == 3:
+            for copy in self.copies[: self.recorded[-1]]:
+                copy[:] = ["arrived"]
+        return self.looks >= 3
+
+    def tensor(self) -> Any:
+        """A tensor of this device."""
+
+        def to(_: str, *, non_blocking: bool) -> list[Any]:
+            assert non_blocking
+            self.copies.append(["on its way"])
+            return self.copies[-1]
+
+        return SimpleNamespace(to=to)
+
+
+def test_a_resolution_waits_until_its_copies_have_arrived_and_one_event_stands_for_all_that_are_queued() -> None:
+    device, seen = Device(), list[Any]()
+    tape = Tape(device.current_stream, device.event)
+    for _ in range(3):
+        tape.put(lambda one, none: seen.append((*one, none)), device.tensor(), None)
+    tape.start()
+    tape.drain()
+    tape.put(lambda *copies: seen.extend(copies), device.tensor())
+    tape.drain()
+    assert seen == [("arrived", None)] * 3 + [["arrived"]]
+    assert device.recorded == [3, 4]

@@ -1,6 +1,8 @@
 """Attaches to the scheduler's process of a running SGLang server, once its memory is complete.
 
-The hooks read tensors at once. On a GPU each such read waits for the device, so there they are only for tests.
+On a CPU the hooks read tensors at once. On a GPU they never wait for the device, if the memory is plain: they put
+copies on a tape, which a thread of its own resolves (`kvattach.tape`). With any other memory they read at once there,
+too, and each read waits for the device.
 """
 
 import importlib
@@ -15,6 +17,7 @@ from kvattach.sglang.hooks import Attached
 from kvattach.sglang.launches import kept_states, spans
 from kvattach.sglang.release import Release
 from kvattach.standstill import Standstill
+from kvattach.tape import Tape
 
 _log = logging.getLogger("kvspec")
 
@@ -41,8 +44,6 @@ def _watch(trace: Trace, _: None, __: None, scheduler: Any, *___: Any, **____: A
     if host is not None:
         release.host_class = type(host)
     device = release.torch.get_device_module(scheduler.device)
-    if scheduler.device != "cpu":
-        _log.warning("kvspec: the hooks wait for the device at each step: for tests, not for production")
     attached = Attached(release, trace, device.Stream, device.Event, COUNT_EVERY, device)
     live = _Live(scheduler, attached)
     worker = type(scheduler.tp_worker)
@@ -50,14 +51,20 @@ def _watch(trace: Trace, _: None, __: None, scheduler: Any, *___: Any, **____: A
     attached.hooks.hook(type(scheduler), "process_batch_result", before=live.processed)
     attached.hooks.hook(type(scheduler), "on_idle", before=live.idled)
     attached.hooks.hook(type(scheduler), "get_next_batch_to_run", after=live.turned)
-    attached.watch(
-        SimpleNamespace(
-            cache=scheduler.tree_cache,
-            allocator=scheduler.token_to_kv_pool_allocator,
-            rows=scheduler.req_to_token_pool,
-            host=host,
-        )
+    memory = SimpleNamespace(
+        cache=scheduler.tree_cache,
+        allocator=scheduler.token_to_kv_pool_allocator,
+        rows=scheduler.req_to_token_pool,
+        host=host,
     )
+    reason = "" if scheduler.device == "cpu" else read_at_once(release, memory)
+    if reason:
+        _log.warning("kvspec: it has %s, so hooks wait for the device: for tests, not for production", reason)
+    elif scheduler.device != "cpu":
+        attached.hooks.tape = Tape(device.current_stream, partial(release.torch.Event, scheduler.device))
+    attached.watch(memory)
+    if attached.hooks.tape is not None:
+        attached.hooks.tape.start()
     _log.info("kvspec: recording the scheduler of SGLang %s", getattr(sglang, "__version__", "?"))
 
 
@@ -77,6 +84,17 @@ def not_hooked(scheduler: Any) -> str:
     return ""
 
 
+def read_at_once(release: Any, memory: Any) -> str:
+    """A part of a memory that the hooks read at once, in words; empty if they read all of it late."""
+    if not release.unified or not release.checkpoints:
+        return "a tree of before 0.5.22"
+    if memory.host is not None:
+        return "a host cache"
+    if hasattr(memory.allocator, "full_to_swa_index_mapping"):
+        return "sliding windows"
+    return "recurrent states" if getattr(memory.rows, "mamba_allocator", None) is not None else ""
+
+
 def host_pool(cache: Any) -> Any:
     """The pool of pages on the host; `None` without a host cache."""
     group = getattr(cache, "host_pool_group", None)
@@ -88,8 +106,8 @@ class _Live:
 
     def __init__(self, scheduler: Any, attached: Attached) -> None:
         self._scheduler, self._attached = scheduler, attached
-        self._events = 0
-        """The number of events when the scheduler was last idle."""
+        self._seen = 0
+        """The number of events or captures when the scheduler was last idle."""
         self._still = Standstill(attached.hooks)
 
     def launches(self, _: Any, batch: Any = None, *__: Any, **___: Any) -> None:
@@ -121,9 +139,9 @@ class _Live:
     def idled(self, scheduler: Any) -> None:
         """Emit `idle` once: an idle server keeps running its loop."""
         hooks = self._attached.hooks
-        if hooks.events != self._events and scheduler.is_fully_idle():
+        if hooks.seen != self._seen and scheduler.is_fully_idle():
             self._attached.idle(sessions=True)
-            self._events = hooks.events
+            self._seen = hooks.seen
 
 
 def who_waits(scheduler: Any) -> str:
