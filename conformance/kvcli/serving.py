@@ -34,9 +34,7 @@ def serve(
     ] = "",
     host_cache: Annotated[bool, typer.Option("--host-cache", help="SGLang: also use a cache on the host.")] = False,
     cuda: Annotated[bool, typer.Option("--cuda", help="SGLang: on a GPU, with the kernels of --python.")] = False,
-    pair: Annotated[
-        bool, typer.Option("--pair", help="vLLM: two servers, prefill and decode, with NIXL between them.")
-    ] = False,
+    pair: Annotated[bool, typer.Option("--pair", help="vLLM, SGLang: two servers, prefill and decode.")] = False,
     keep: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Keep log, recordings and answers in DIR, a new folder.")
     ] = None,
@@ -74,8 +72,8 @@ def serve(
         raise typer.BadParameter("--host-cache is for sglang alone")
     if cuda and (engine != "sglang" or python is None):
         raise typer.BadParameter("--cuda is for sglang alone, with --python")
-    if pair and engine != "vllm":
-        raise typer.BadParameter("--pair is for vllm alone")
+    if pair and (engine not in ("vllm", "sglang") or host_cache or cuda):
+        raise typer.BadParameter("--pair is for vllm and sglang alone, without --host-cache and --cuda")
     if keep is not None and keep.exists():
         raise typer.BadParameter(f"{keep} is there already: give a new folder")
     with tempfile.TemporaryDirectory(prefix="kvspec-serve-") as scratch:

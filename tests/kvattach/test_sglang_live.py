@@ -20,13 +20,21 @@ def scheduler(core: type, **arguments: object) -> Any:
         (scheduler(RUST), ""),
         (scheduler(PYTHON, enable_hierarchical_cache=True), ""),
         (scheduler(RUST, enable_hierarchical_cache=True), "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND=python is hooked"),
-        (scheduler(PYTHON, disaggregation_mode="prefill"), "--disaggregation-mode"),
+        (scheduler(PYTHON, disaggregation_mode="prefill"), "hooked from 0.5.23 on"),
         (scheduler(PYTHON, speculative_algorithm="EAGLE"), "--speculative-algorithm"),
     ],
 )
 def test_a_server_that_is_not_hooked_says_why(server: Any, reason: str) -> None:
     assert bool(not_hooked(server)) == bool(reason)
     assert reason in not_hooked(server)
+
+
+@pytest.mark.parametrize(("library", "hooked"), [("mooncake", True), ("nixl", False)])
+def test_a_server_of_a_pair_is_hooked_if_it_transfers_with_mooncake(library: str, hooked: bool) -> None:
+    server = scheduler(RUST, disaggregation_mode="decode")
+    server.transfer_backend = SimpleNamespace(value=library)
+    assert (not_hooked(server, pairs=True) == "") == hooked
+    assert hooked or "another library than Mooncake" in not_hooked(server, pairs=True)
 
 
 def test_the_pool_of_pages_on_the_host_is_found_in_newer_and_older_releases() -> None:

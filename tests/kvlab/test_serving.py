@@ -37,6 +37,8 @@ class _Handler(BaseHTTPRequestHandler):
     silent = False
     held: dict[int, list[int]]
     """Number of a prompt that was computed -> its tokens, until its KV is asked for."""
+    meetings: dict[int, threading.Barrier]
+    """Room of an SGLang pair -> where its two requests meet."""
 
     def do_POST(self) -> None:
         body: dict[str, Any] = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -48,6 +50,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._complete(body)
         if self.path != "/generate":
             return
+        if "bootstrap_room" in body:
+            self.meetings.setdefault(body["bootstrap_room"], threading.Barrier(2)).wait(5)
         if self.silent:
             self.rfile.read(1)
             return
@@ -86,7 +90,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def _server(*, silent: bool = False) -> Iterator[int]:
-    handler = type("Handler", (_Handler,), {"sessions": {}, "silent": silent, "held": {}})
+    handler = type("Handler", (_Handler,), {"sessions": {}, "silent": silent, "held": {}, "meetings": {}})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         server.daemon_threads, server.block_on_close = True, False
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -119,12 +123,32 @@ def test_a_pair_answers_from_what_its_first_server_holds() -> None:
 
 def test_the_servers_of_a_pair_are_named_and_have_one_process_each() -> None:
     one = vllm(0)
-    two = halves(replace(one, pair=True))
+    two = halves(replace(one, pair=True), [1, 2])
     for name, half in two.items():
         assert json.loads(half.arguments[-1])["engine_id"] == name
         assert half.environment["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
         assert half.arguments[: len(one.arguments)] == one.arguments
     assert [*two] == ["prefill", "decode"]
+
+
+def test_the_servers_of_an_sglang_pair_meet_at_one_port_and_have_no_sessions() -> None:
+    one = sglang(SEED)
+    assert "--enable-streaming-session" in one.arguments
+    for name, half in halves(replace(one, pair=True), [1, 2]).items():
+        assert half.arguments[half.arguments.index("--disaggregation-mode") + 1] == name
+        assert half.arguments[half.arguments.index("--disaggregation-bootstrap-port") + 1] == "1"
+        assert "--enable-streaming-session" not in half.arguments and not half.sessions
+        assert half.meeting(7) == {"bootstrap_host": "127.0.0.1", "bootstrap_port": 1, "bootstrap_room": 7}
+
+
+@pytest.mark.slow
+def test_each_request_of_an_sglang_pair_is_sent_to_both_servers_at_once() -> None:
+    half = halves(replace(sglang(SEED), pair=True), [1, 2])["decode"]
+    with _server() as port:
+        traffic = Clients(half, port, SEED, clients=4, prefill=port).run(0, least=25)
+    assert not traffic.failures
+    for answer in traffic.answers:
+        assert answer.output == [(answer.prompt[-1] + 1 + index) % 508 for index in range(len(answer.output))]
 
 
 @pytest.mark.slow
@@ -225,7 +249,8 @@ def test_our_packages_are_linked_where_those_of_engines_are_not_installed(tmp_pa
         (["sglang==0.5.23", "--checkout", "."], "and of no other engine"),
         (["sglang==0.5.23", "--python", "/nowhere/python"], "/nowhere/python"),
         (["vllm==0.32.0", "--host-cache"], "--host-cache is for sglang alone"),
-        (["sglang==0.5.23", "--pair"], "--pair is for vllm alone"),
+        (["transformers==5.19.0", "--pair"], "--pair is for vllm and sglang alone"),
+        (["sglang==0.5.23", "--pair", "--host-cache"], "without --host-cache"),
         (["sglang==0.5.23", "--cuda"], "--cuda is for sglang alone, with --python"),
     ],
 )

@@ -81,8 +81,8 @@ class Watching(Attached):
 
     whole = True
 
-    def watch(self, memory: Any, metadata: int = 0) -> None:
-        super().watch(memory, metadata)
+    def watch(self, memory: Any, metadata: int = 0, server: str | None = None) -> None:
+        super().watch(memory, metadata, server)
         self._table.whole = self.whole
 
 

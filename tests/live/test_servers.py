@@ -52,6 +52,14 @@ PAIR_FAULTS = [
 ]
 """Defects of the driver in both servers of a pair, and whether tokens are always wrong with them."""
 
+SGLANG_PAIR_FAULTS = [
+    ("first pages filled", True),
+    ("given back before it is sent", False),
+    ("went on before it was there", True),
+    ("sent and kept", False),
+]
+"""Those of SGLang's pair."""
+
 pytestmark = pytest.mark.skipif(not RELEASES, reason="KVSPEC_LIVE names no release: 'make live'")
 
 
@@ -91,20 +99,25 @@ def test_a_fault_of_a_host_cache_is_found(release: str, fault: str, wrong: bool,
     assert ("wrong token: request" in done.stdout) == wrong
 
 
-@pytest.mark.parametrize("release", VLLM)
+@pytest.mark.parametrize("release", [*VLLM, *SGLANG])
 @pytest.mark.parametrize("seed", range(1, 4))
 def test_a_pair_of_servers_conforms_and_no_token_is_wrong(release: str, seed: int, tmp_path: Path) -> None:
     done = _served(release, tmp_path / "run", "--pair", "--seed", str(seed), "--minutes", MINUTES, "--answers", "100")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("release", VLLM)
-@pytest.mark.parametrize(("fault", "wrong"), PAIR_FAULTS)
+@pytest.mark.parametrize(
+    ("release", "fault", "wrong"),
+    [
+        *((release, *fault) for release in VLLM for fault in PAIR_FAULTS),
+        *((release, *fault) for release in SGLANG for fault in SGLANG_PAIR_FAULTS),
+    ],
+)
 def test_a_fault_of_a_pair_is_found(release: str, fault: str, wrong: bool, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     done = _served(release, folder, "--pair", "--seed", "1", "--minutes", "0.3", "--fault", fault)
     assert "is in this process" in (folder / "decode.log").read_text(encoding="utf-8")
-    assert re.search(r"^[0-9]+\. MEM-[A-Z]+ is broken in pool (prefill|decode)/kv", done.stdout, re.MULTILINE)
+    assert re.search(r"^[0-9]+\. MEM-[A-Z]+ is broken in pool (prefill|decode)[^/]*/kv", done.stdout, re.MULTILINE)
     assert ("wrong token: request" in done.stdout) >= wrong
 
 

@@ -51,8 +51,11 @@ class Attached(Launched):
         self._pictures = Pictures(release, self.hooks, self._routers.end)
         self._install()
 
-    def watch(self, memory: Any, metadata: int = 0) -> None:
-        """A memory was made: all of it is free. `metadata`: the number of slots for the metadata of transfers."""
+    def watch(self, memory: Any, metadata: int = 0, server: str | None = None) -> None:
+        """A memory was made: all of it is free. `metadata`: the number of slots for the metadata of transfers.
+
+        `server` is its name, if other servers reach its memory.
+        """
         self._memory = memory
         size, allocator, host = memory.cache.page_size, memory.allocator, memory.host
         self._cache, self._host, self._to_token = memory.cache, host, memory.rows
@@ -97,7 +100,7 @@ class Attached(Launched):
             self._relay.watch()
             pools[BUFFERS] = self._relay.buffers.pool
         self._fresh = {pool: set() for pool in self._allocators}
-        self.hooks.trace.header("sglang", pools)
+        self.hooks.trace.header("sglang", pools, server)
         self._routers.start(pools)
         self._streams.clear(self._device)
 

@@ -15,6 +15,8 @@ from typing import Any
 from kvattach.hooks import Hooks, Trace
 from kvattach.sglang.hooks import Attached
 from kvattach.sglang.launches import kept_states, spans
+from kvattach.sglang.mooncake import Chunks, Mooncake
+from kvattach.sglang.mooncake import host as host_name
 from kvattach.sglang.release import Release
 from kvattach.standstill import Standstill
 from kvattach.tape import Tape
@@ -24,22 +26,30 @@ _log = logging.getLogger("kvspec")
 COUNT_EVERY = 100
 """Batches between two counts of the free lists, whose length follows the size of the pools."""
 
+ALONE = "null"
+"""The `disaggregation_mode` of a server that is not one of two."""
+
 
 def attach(trace: Trace) -> None:
     """Hook the scheduler of the SGLang that this process has imported, when it makes its memory."""
     scheduler = importlib.import_module("sglang.srt.managers.scheduler").Scheduler
     hooks = Hooks(trace)
-    hooks.hook(scheduler, "__init__", after=partial(_watch, trace))
+    hooks.hook(scheduler, "__init__", before=partial(_begin, hooks), after=partial(_watch, trace))
 
 
-def _watch(trace: Trace, _: None, __: None, scheduler: Any, *___: Any, **____: Any) -> None:
+def _begin(hooks: Hooks, *_: Any, **__: Any) -> tuple[Release, Chunks | None]:
+    """A scheduler is about to be made, and with it the threads of transfers."""
+    release = Release(Path(importlib.import_module("sglang").__path__[0]))
+    return release, Chunks(hooks, release.pair) if release.pairs else None
+
+
+def _watch(trace: Trace, seen: tuple[Release, Chunks | None], _: None, scheduler: Any, *__: Any, **___: Any) -> None:
     """A scheduler was made with its memory: all of it is free."""
-    reason = not_hooked(scheduler)
+    release, chunks = seen
+    reason = not_hooked(scheduler, pairs=chunks is not None)
     if reason:
         _log.warning("kvspec: this SGLang server is not recorded: %s", reason)
         return
-    sglang = importlib.import_module("sglang")
-    release = Release(Path(sglang.__path__[0]))
     host = host_pool(scheduler.tree_cache)
     if host is not None:
         release.host_class = type(host)
@@ -50,26 +60,44 @@ def _watch(trace: Trace, _: None, __: None, scheduler: Any, *___: Any, **____: A
     attached.hooks.hook(worker, "forward_batch_generation", before=live.launches, after=live.launched)
     attached.hooks.hook(type(scheduler), "process_batch_result", before=live.processed)
     attached.hooks.hook(type(scheduler), "on_idle", before=live.idled)
-    attached.hooks.hook(type(scheduler), "get_next_batch_to_run", after=live.turned)
+    half = scheduler.disaggregation_mode.value
+    turn = "get_next_batch_to_run" if half == ALONE else f"get_next_disagg_{half}_batch_to_run"
+    attached.hooks.hook(type(scheduler), turn, after=live.turned)
     memory = SimpleNamespace(
         cache=scheduler.tree_cache,
         allocator=scheduler.token_to_kv_pool_allocator,
         rows=scheduler.req_to_token_pool,
         host=host,
     )
-    reason = "" if scheduler.device == "cpu" else read_at_once(release, memory)
-    if reason:
-        _log.warning("kvspec: it has %s, so hooks wait for the device: for tests, not for production", reason)
-    elif scheduler.device != "cpu":
-        attached.hooks.tape = Tape(device.current_stream, partial(release.torch.Event, scheduler.device))
-    attached.watch(memory)
+    if scheduler.device != "cpu":
+        reason = read_at_once(release, memory) if half == ALONE else "transfers to another server"
+        if reason:
+            _log.warning("kvspec: it has %s, so hooks wait for the device: for tests, not for production", reason)
+        else:
+            attached.hooks.tape = Tape(device.current_stream, partial(release.torch.Event, scheduler.device))
+    if half == ALONE or chunks is None:
+        attached.watch(memory)
+    else:
+        Mooncake(attached, chunks)
+        slots = scheduler.req_to_metadata_buffer_idx_allocator.size
+        attached.watch(memory, slots, host_name(half, _session(scheduler)))
     if attached.hooks.tape is not None:
         attached.hooks.tape.start()
-    _log.info("kvspec: recording the scheduler of SGLang %s", getattr(sglang, "__version__", "?"))
+    version = getattr(importlib.import_module("sglang"), "__version__", "?")
+    _log.info("kvspec: recording the scheduler of SGLang %s", version)
 
 
-def not_hooked(scheduler: Any) -> str:
-    """Why the hooks do not know this server's memory; empty if they do."""
+def _session(scheduler: Any) -> str:
+    """The address and port of a prefill or decode server, as Mooncake has it."""
+    queue = scheduler.disagg_prefill_bootstrap_queue or scheduler.disagg_decode_prealloc_queue
+    return str(queue.kv_manager.engine.get_session_id())
+
+
+def not_hooked(scheduler: Any, *, pairs: bool = False) -> str:
+    """Why the hooks do not know this server's memory; empty if they do.
+
+    `pairs`: whether those of its release know transfers between a prefill and a decode server.
+    """
     args = scheduler.server_args
     core = getattr(scheduler.tree_cache, "tree_core", None)
     if getattr(args, "enable_hierarchical_cache", False) and type(core).__name__.startswith("Rust"):
@@ -77,8 +105,11 @@ def not_hooked(scheduler: Any) -> str:
             "it has a host cache, and the core of its tree is in Rust "
             "(SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND=python is hooked)"
         )
-    if getattr(args, "disaggregation_mode", "null") != "null":
-        return "it is one of two halves (--disaggregation-mode)"
+    if getattr(args, "disaggregation_mode", ALONE) != ALONE:
+        if not pairs:
+            return "it is one of two halves (--disaggregation-mode), which are hooked from 0.5.23 on"
+        if scheduler.transfer_backend.value != "mooncake":
+            return "it is one of two halves, and transfers with another library than Mooncake"
     if getattr(args, "speculative_algorithm", None) is not None:
         return "it decodes speculatively (--speculative-algorithm)"
     return ""

@@ -8,7 +8,7 @@ metadata of a request, with its first token, are in slots of a separate pool, wh
 import threading
 from typing import Any
 
-from kvattach.hooks import chained
+from kvattach.hooks import Hooks, chained
 from kvattach.sglang.hooks import Attached
 from kvattach.sglang.view import KV, METADATA, Stay
 from kvspec.memory.events import Begin, End, EndHolder, Receive, Send, Take, Unify, Use
@@ -17,21 +17,41 @@ from kvspec.memory.events import Release as Released
 REMEMBERED = 10_000
 """The most sent messages that are remembered."""
 
+PART = -1
+"""Instead of a token before those of a part of a page. Texts have other hashes in each process."""
+
+
+class Chunks:
+    """The chunk that each thread of prefill transfers.
+
+    A thread waits for its first chunk as soon as it starts, so this is hooked before.
+    """
+
+    def __init__(self, hooks: Hooks, modules: Any) -> None:
+        """Install the hook; `modules` are the release's modules of transfers."""
+        self._chunks: dict[int, Any] = {}
+        hooks.hook(modules.mooncake.FastQueue, "get", after=self._got)
+
+    def _got(self, _: None, chunk: Any, __: Any) -> None:
+        self._chunks[threading.get_ident()] = chunk
+
+    def here(self) -> Any:
+        """The chunk of this thread."""
+        return self._chunks[threading.get_ident()]
+
 
 class Mooncake:
-    """Emits the transfers of one server. `peer` is the host of the other server."""
+    """Emits the transfers of one server."""
 
-    def __init__(self, attached: Attached, peer: str) -> None:
+    def __init__(self, attached: Attached, chunks: Chunks) -> None:
         """Install the hooks."""
-        self._attached, self._peer = attached, peer
+        self._attached, self._chunks = attached, chunks
         self._holders: dict[int, str] = {}
         """Room -> the holder of its pages on prefill while they are sent."""
-        self._chunks: dict[int, Any] = {}
-        """Thread -> the chunk that it transfers."""
-        self._slots: dict[int, int] = {}
-        """Slot for metadata -> its room."""
-        self._filling = 0
-        """The room for which the next slot is taken."""
+        self._slots: dict[int, str] = {}
+        """Slot for metadata -> its holder."""
+        self._filling = ""
+        """The holder that takes the next slot."""
         self._said: dict[str, int] = {}
         """Message -> how often it was sent."""
         self._written: dict[str, list[Use]] = {}
@@ -50,7 +70,6 @@ class Mooncake:
         restored = "_commit_hicache_local_restore_to_req"
         hook(modules.decode.DecodeTransferQueue, restored, after=lambda _, __, ___, one: self._restored(one.req))
         hook(modules.prefill.SchedulerDisaggregationPrefillMixin, "_send_kv_chunk", before=self._sends)
-        hook(modules.mooncake.FastQueue, "get", after=self._chunk)
         hook(mooncake, "_transfer_data", before=self._begins, after=self._ends)
         requests = self._attached.release.batches.Req
         hook(requests, "offload_kv_cache", after=lambda _, __, req, *___: self._attached.saved(req))
@@ -121,6 +140,12 @@ class Mooncake:
         stay = self._attached.reserved(req, stop if promised == found else found or 0)
         if stay is not None:
             self._part(stay, req, stop)
+            if self._alone(req):
+                self._host([], [Use(table=stay.name, start=promised or 0, stop=stop)], "no transfer")
+
+    def _alone(self, req: Any) -> bool:
+        """Whether this is a check of one server by itself: it takes whatever its memory contains for transferred."""
+        return bool(req.bootstrap_host == self._attached.release.pair.utils.FAKE_BOOTSTRAP_HOST)
 
     def _restored(self, req: Any) -> None:
         """The row of a request has the pages that decode has loaded for it."""
@@ -134,7 +159,7 @@ class Mooncake:
             tokens = [*req.origin_input_ids, *req.output_ids]
             before = stay.labels(tokens, page - 1, page)[0] if page else stay.whose
             (label,) = stay.labels(tokens, page, page + 1)
-            name = chained(before, ("part", *tokens[page * size : stop]))
+            name = chained(before, (PART, *tokens[page * size : stop]))
             self._attached.hooks.emit(Unify(label, name, further))
 
     def _sends(self, _: Any, req: Any, last_chunk: bool = False, end_idx: int | None = None) -> None:
@@ -146,9 +171,6 @@ class Mooncake:
         if last_chunk:
             self._part(stay, req, len(req.origin_input_ids))
 
-    def _chunk(self, _: None, chunk: Any, __: Any) -> None:
-        self._chunks[threading.get_ident()] = chunk
-
     def _begins(self, manager: Any, session: str, blocks: list[tuple[int, int, int]]) -> str | None:
         """The library is called. Blocks of further layers are at the same places as those of the first."""
         if not blocks:
@@ -156,7 +178,7 @@ class Mooncake:
         self._posted += 1
         name = f"write {self._posted}"
         mine, theirs = manager.kv_args, manager.decode_kv_args_table[session]
-        chunk = self._chunks[threading.get_ident()]
+        chunk = self._chunks.here()
         pages = _pairs(blocks, mine.kv_data_ptrs, mine.kv_data_lens, mine.kv_item_lens, theirs.dst_kv_ptrs)
         holder, peer = self._holders.get(chunk.room), self.peer(session)
         copies = list[tuple[Use, Use]]()
@@ -178,9 +200,9 @@ class Mooncake:
         self._attached.hooks.emit(Begin(name, copies=copies, at="batch_transfer_sync"))
         return name
 
-    def peer(self, _: str) -> str:
+    def peer(self, session: str) -> str:
         """The host of the memory that a session of the library reaches."""
-        return self._peer
+        return host("decode", session)
 
     def _use(self, pool: str, page: int, stop: int, holder: str | None = None) -> Use:
         return Use(None, pool, [page], 0, stop, holder=holder)
@@ -205,25 +227,27 @@ class Mooncake:
     # Metadata
 
     def _fills(self, req: Any) -> None:
-        self._filling = req.bootstrap_room
+        self._filling = _metadata(req.rid if self._alone(req) else req.bootstrap_room)
 
     def _slot_taken(self, slot: int | None) -> None:
         if slot is not None:
             self._slots[slot] = self._filling
-            self._attached.hooks.emit(Take(_metadata(self._filling), METADATA, [slot]))
+            self._attached.hooks.emit(Take(self._filling, METADATA, [slot]))
 
     def _slot_freed(self, slot: int) -> None:
-        holder = _metadata(self._slots.pop(slot, 0))
+        holder = self._slots.pop(slot, _metadata(0))
         self._attached.hooks.emit(Released(holder, METADATA, [slot]))
         self._attached.hooks.emit(EndHolder(holder))
 
     def _wrote(self, slot: int, label: str = "") -> None:
-        room = self._slots.get(slot, 0)
-        written = Use(None, METADATA, [slot], 0, 1, [label or _metadata(room)], holder=_metadata(room))
+        holder = self._slots.get(slot, _metadata(0))
+        written = Use(None, METADATA, [slot], 0, 1, [label or holder], holder=holder)
         self._host([], [written], "set_buf")
 
     def _read(self, one: Any) -> None:
         """Decode takes the metadata that prefill has sent for a request."""
+        if self._alone(one.req):
+            return
         room = _metadata(one.req.bootstrap_room)
         self._host([Use(None, METADATA, [one.metadata_buffer_index], 0, 1, [room], holder=room)], [], "get_buf")
 
@@ -237,7 +261,12 @@ def _abort(kind: str, said: Any) -> str:
     return f"{kind} {said.room} {said.generation}"
 
 
-def _metadata(room: int) -> str:
+def host(server: str, session: str) -> str:
+    """The name of a prefill or decode server in traces; `session` is its address and port, as Mooncake has it."""
+    return f"{server}-{session}"
+
+
+def _metadata(room: int | str) -> str:
     """The holder of a room's slot for metadata, and the label of its content."""
     return f"metadata {room}"
 

@@ -6,7 +6,9 @@ import random
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 from kvlab.model import VOCABULARY, Answer
@@ -54,6 +56,8 @@ class Clients:
         self._lock = threading.Lock()
         self._live: dict[str, None] = {}
         self._ends, self._least = 0.0, 0
+        self._rooms = count(1)
+        """The numbers by which a pair knows its requests."""
         self.traffic = Traffic()
 
     def run(self, seconds: float, least: int = 0) -> Traffic:
@@ -114,13 +118,16 @@ class Clients:
         asked = rng.randint(1, LONGEST_ANSWER)
         cut = rng.randint(1, asked) if rng.random() < 0.15 and not session else None
         path, body = self._server.ask(rid, tokens, asked, session)
-        if self._server.pair:
-            body["kv_transfer_params"] = self._prefilled(path, self._server.prefill(body))
         answer = Answer(rid, (before or []) + tokens, [], asked)
         with self._lock:
             self._live[rid] = None
         try:
-            ended = self._stream(path, body, answer, cut)
+            if self._server.bootstrap:
+                ended = self._meet(path, body, answer, cut)
+            else:
+                if self._server.pair:
+                    body["kv_transfer_params"] = self._prefilled(path, self._server.prefill(body))
+                ended = self._stream(path, body, answer, cut)
         finally:
             with self._lock:
                 self._live.pop(rid, None)
@@ -157,6 +164,15 @@ class Clients:
             return reason == "length"
         finally:
             connection.close()
+
+    def _meet(self, path: str, body: dict[str, Any], answer: Answer, cut: int | None) -> bool:
+        """Send one request to both servers of SGLang's pair at once, as its router does, and listen to decode."""
+        body |= self._server.meeting(next(self._rooms))
+        with ThreadPoolExecutor(1) as beside:
+            computed = beside.submit(self._post, path, {**body, "stream": False}, self._prefill)
+            ended = self._stream(path, body, answer, cut)
+            computed.result()
+        return ended
 
     def _order(self) -> None:
         """Now and then send control requests: pause and continue, flush, abort a request by its name."""

@@ -48,6 +48,15 @@ def environment(engine: str, say: Callable[[str], object]) -> Path:
     return python
 
 
+def check_import(python: Path, module: str) -> None:
+    """Import a module there: it may need a library that the system does not have.
+
+    Raises:
+        NoEnvironment: it cannot be imported.
+    """
+    _done([str(python), "-c", f"import {module}"])
+
+
 def _that_runs(engine: str, wanted: str) -> str:
     """The Python of a name on the path. A version manager's shim may have that name without such a Python."""
     found = shutil.which(wanted)

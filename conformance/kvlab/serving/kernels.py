@@ -1,4 +1,7 @@
-"""Plain torch instead of the compiled functions with which SGLang copies to its host cache and back, on a CPU."""
+"""On a CPU: plain torch instead of what SGLang has for GPUs alone.
+
+These are the compiled functions that copy to its host cache and back, and the events of a prefill server.
+"""
 
 import importlib
 import sys
@@ -7,15 +10,25 @@ from typing import Any
 
 from kvattach.live import After
 
-MODULE = "sglang.srt.mem_cache.pool_host.mha"
+HOST_POOLS = "sglang.srt.mem_cache.pool_host.mha"
+PREFILL = "sglang.srt.disaggregation.prefill"
+TRANSFERS = "sglang.srt.disaggregation.mooncake.conn"
 
 
-def wait_for_host_pool() -> None:
-    """Give the module of SGLang's host pools these functions, once this process has imported it."""
-    sys.meta_path.insert(0, After({MODULE}, _complete))
+def wait_for_sglang() -> None:
+    """Complete these modules once this process has imported them."""
+    sys.meta_path.insert(0, After({HOST_POOLS, PREFILL, TRANSFERS}, _complete))
 
 
 def _complete(name: str) -> None:
+    if name == PREFILL:
+        torch = importlib.import_module("torch")
+        torch.cuda.Event = torch.cpu.Event
+        return
+    if name == TRANSFERS:
+        # Only a GPU copies indices later than the call that asks for it.
+        importlib.import_module(name).MooncakeKVSender.supports_host_tensor_indices = False
+        return
     pools, common = importlib.import_module(name), importlib.import_module("sglang.srt.mem_cache.pool_host.common")
     vars(pools).update(transfer_kv_direct=_copy, _cuda_host_unregister=_nothing)
     vars(common).update(_cuda_host_register=_nothing, _cuda_host_unregister=_nothing)

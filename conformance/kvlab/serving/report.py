@@ -15,7 +15,7 @@ from kvconform.runs.traces import check_traces
 from kvconform.traces.memory import MemoryReader, open_trace
 from kvlab.model import Difference
 from kvlab.releases import NotFetched, fetch
-from kvlab.serving.environment import NoEnvironment, environment
+from kvlab.serving.environment import NoEnvironment, check_import, environment
 from kvlab.serving.servers import SERVERS, on_gpu, with_host_cache
 from kvlab.serving.session import Run, Settings, serve
 from kvspec.memory.events import Begin, Map, Page, Pages, Pool
@@ -56,6 +56,8 @@ def serve_and_report(
         server = with_host_cache(server, settings.seed)
     if settings.cuda:
         server = on_gpu(server)
+    if settings.pair and engine == "sglang":
+        check_import(python, "mooncake.engine")
     server = replace(server, pair=settings.pair)
     run = serve(server, python, release, folder, settings, say)
     status = check_traces(out, run.recordings, None, Forms(), merge=server.pair) if run.recordings else BROKEN

@@ -16,6 +16,8 @@ Control = Callable[[str], Sequence[Request]]
 CHECKED_OUT = "sglang-jax"
 """The engine that runs from a checkout: it has no releases on the package index."""
 
+PAIR = ("prefill", "decode")
+"""The two servers of a pair."""
 
 _OF_CPU = {"SGLANG_USE_CPU_ENGINE", "KVSPEC_STUBS"}
 """The variables of an SGLang server on a CPU."""
@@ -40,7 +42,9 @@ class Server:
     head_dim: int = 64
     """The model's head dimension; 64 is the least for which vLLM has attention on a CPU."""
     pair: bool = False
-    """Whether it is two servers: one computes the prompts, and the other reads their KV to answer."""
+    """Whether it is two servers: one computes the prompts, and the other gets their KV and answers."""
+    bootstrap: int = 0
+    """The port of an SGLang pair at which decode asks for prefill's addresses."""
     has_torch: bool = True
     """Whether its environment can make a model and check answers; otherwise kvspec's Python does."""
 
@@ -75,8 +79,12 @@ class Server:
             "return_token_ids": True,
         }
 
+    def meeting(self, room: int) -> dict[str, Any]:
+        """The fields with which the two servers of SGLang's pair find each other for one request."""
+        return {"bootstrap_host": "127.0.0.1", "bootstrap_port": self.bootstrap, "bootstrap_room": room}
+
     def prefill(self, body: dict[str, Any]) -> dict[str, Any]:
-        """The body of the same request for the server that computes the prompt and keeps it for the other."""
+        """The body of the same request for vLLM's server that computes the prompt and keeps it for the other."""
         kept = {"do_remote_decode": True, "do_remote_prefill": False}
         return {**body, "max_tokens": 1, "stream": False, "kv_transfer_params": kept}
 
@@ -149,18 +157,34 @@ def on_gpu(server: Server) -> Server:
     return replace(server, arguments=[*arguments, "--sampling-backend", "pytorch"], environment=environment)
 
 
-def halves(server: Server) -> dict[str, Server]:
-    """The two servers of a pair of vLLM's, by their hosts' names. NIXL transfers between them.
+def halves(server: Server, ports: Sequence[int]) -> dict[str, Server]:
+    """The two servers of a pair by their names, with a free port for each."""
+    if server.engine == "sglang":
+        return {name: _half_of_sglang(replace(server, bootstrap=ports[0]), name) for name in PAIR}
+    return {name: _half_of_vllm(server, name, port) for name, port in zip(PAIR, ports, strict=True)}
 
-    Scheduler and worker are one process, as on a GPU: by default the build for the CPU has a separate worker process.
-    """
-    environment = {**server.environment, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
-    transfers = {"kv_connector": "NixlConnector", "kv_role": "kv_both", "kv_buffer_device": "cpu"}
-    halves = {}
-    for name in ("prefill", "decode"):
-        arguments = [*server.arguments, "--kv-transfer-config", json.dumps({**transfers, "engine_id": name})]
-        halves[name] = replace(server, arguments=arguments, environment=environment)
-    return halves
+
+def _half_of_sglang(server: Server, name: str) -> Server:
+    """Mooncake transfers, over TCP. A session stays on one server, so there are none."""
+    arguments = [one for one in server.arguments if one != "--enable-streaming-session"]
+    arguments += ["--disaggregation-mode", name, "--disaggregation-transfer-backend", "mooncake_tcp"]
+    arguments += ["--disaggregation-bootstrap-port", str(server.bootstrap)]
+    if name == "decode":
+        arguments += ["--disaggregation-decode-retraction-backup", "cpu_tensor"]
+        arguments += ["--disaggregation-decode-enable-radix-cache"]
+        # By default decode keeps 512 tokens free, which may be all that it has; then it waits forever.
+        arguments += ["--num-reserved-decode-tokens", "40"]
+    environment = {**server.environment, "SGLANG_HOST_IP": "127.0.0.1"}
+    controls = server.controls[:1]  # an abort by name; pauses of a pair are not driven
+    return replace(server, arguments=arguments, environment=environment, controls=controls, sessions=0)
+
+
+def _half_of_vllm(server: Server, name: str, port: int) -> Server:
+    """NIXL transfers. Scheduler and worker are one process, as on a GPU: on a CPU they are two by default."""
+    channel = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NIXL_SIDE_CHANNEL_PORT": str(port)}
+    transfers = {"kv_connector": "NixlConnector", "kv_role": "kv_both", "kv_buffer_device": "cpu", "engine_id": name}
+    arguments = [*server.arguments, "--kv-transfer-config", json.dumps(transfers)]
+    return replace(server, arguments=arguments, environment={**server.environment, **channel})
 
 
 def sglang_jax(seed: int) -> Server:

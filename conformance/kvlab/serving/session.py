@@ -19,7 +19,7 @@ import msgspec
 from kvlab.model import Difference
 from kvlab.serving.client import Clients, Traffic
 from kvlab.serving.environment import NoEnvironment, search_path
-from kvlab.serving.servers import Server, halves
+from kvlab.serving.servers import PAIR, Server, halves
 
 BOOT = 900.0
 """The most seconds until a server answers."""
@@ -93,15 +93,15 @@ def serve(
     try:
         with ExitStack() as stack:
             started = {}
-            for name, one in (halves(server) if server.pair else {"server": server}).items():
+            servers = halves(server, [_free_port() for _ in PAIR]) if server.pair else {"server": server}
+            for name, one in servers.items():
                 trace = f"trace-{name}.jsonl.zst" if server.pair else "trace.jsonl.zst"
-                channel = {"VLLM_NIXL_SIDE_CHANNEL_PORT": str(_free_port())} if server.pair else {}
-                hooked = {**environment, **one.environment, **channel, "KVSPEC": f"record:{folder / trace}", **fault}
+                hooked = {**environment, **one.environment, "KVSPEC": f"record:{folder / trace}", **fault}
                 log = folder / f"{name}.log"
                 started[log] = stack.enter_context(running(one, python, model, log, hooked))
             say(f"{settings.clients} clients for {settings.seconds:.0f} s")
             prefill, port = [0, *(port for _, port in started.values())][-2:]
-            clients = Clients(server, port, settings.seed, settings.clients, prefill)
+            clients = Clients(one, port, settings.seed, settings.clients, prefill)
             run.traffic = clients.run(settings.seconds, settings.answers)
             for log, (process, _) in started.items():
                 if process.poll() is not None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from kvattach.sglang.hooks import Attached
-from kvattach.sglang.mooncake import Mooncake
+from kvattach.sglang.mooncake import Chunks, Mooncake
 from kvattach.sglang.release import Release
 from kvlab.sglang.network import reached
 from kvspec.memory.events import Receive, Send
@@ -18,7 +18,7 @@ class Followed(Mooncake):
 
     def __init__(self, attached: Attached, life: str, over: dict[int, list[str]]) -> None:
         """`over`: room -> messages that its transfers are complete. Both servers share them; no engine sees them."""
-        super().__init__(attached, "")
+        super().__init__(attached, Chunks(attached.hooks, attached.release.pair))
         self._life, self._over = life, over
 
     def peer(self, session: str) -> str:

@@ -16,9 +16,9 @@ if _names:
     sys.meta_path.insert(0, Finder(_names, [], Path()))
 
 if "sgl_kernel" in _names:
-    from kvlab.serving.kernels import wait_for_host_pool
+    from kvlab.serving.kernels import wait_for_sglang
 
-    wait_for_host_pool()
+    wait_for_sglang()
 
 if os.environ.get("KVSPEC_FAULT"):
     from kvlab.serving.faults import wait_for_engine
