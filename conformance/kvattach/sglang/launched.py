@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from kvattach.sglang.buffers import Relay
 from kvattach.sglang.locks import Locks
@@ -13,19 +13,8 @@ from kvattach.sglang.table import Table, shared
 from kvattach.sglang.view import KV, NEW, STATES, WINDOW, Ids, Stay, space
 from kvspec.memory.events import Failed, Map, Transfer, Use
 
-
-class Shown(NamedTuple):
-    """A request as a launch shows it, in tokens."""
-
-    stay: Stay
-    new: tuple[int, Sequence[int]]
-    """The tokens that fill further pages, after the position of the first."""
-    owner: str | None
-    """For whom its lock was taken; `None`: for itself."""
-    start: int
-    stop: int
-    drafted: int
-    """The last position (exclusive) that is written, with rejected drafts."""
+NOTHING: tuple[int, Sequence[int]] = (0, ())
+"""No further tokens."""
 
 
 class Launched(Locks):
@@ -56,7 +45,7 @@ class Launched(Locks):
         start, prompt, output = stay.captured, req.origin_input_ids, req.output_ids
         known = len(prompt) + len(output)
         if start + self._size > known:
-            return start, ()
+            return NOTHING
         stay.captured = known - known % self._size
         return start, [*prompt[start:], *output] if start < len(prompt) else output[start - len(prompt) :]
 
@@ -69,10 +58,14 @@ class Launched(Locks):
 
     def reads_rows(self, reqs: list[Any], stops: list[int]) -> None:
         """The next forward pass reads the rows of its requests, on the current stream."""
-        readers = [(self._reader(req), stop) for req, stop in zip(reqs, stops, strict=True)]
-        entries = [(stay.row, 0, stop) for stay, stop in readers if stay is not None]
+        readers, ends = [self._reader(req) for req in reqs], [*stops]
         reads: list[Use] = []
-        self.hooks.later(lambda: reads.extend(self._uses(entries)))
+
+        def resolved() -> None:
+            known = zip(readers, ends, strict=True)
+            reads.extend(self._uses((stay.row, 0, stop) for stay, stop in known if stay is not None))
+
+        self.hooks.later(resolved)
         self._streams.begin("forward_batch_generation rows", reads, [])
 
     def launch(
@@ -95,54 +88,67 @@ class Launched(Locks):
         self, reqs: list[Any], starts: list[int], stops: list[int], kept: list[Kept | None] | None, drafts: int
     ) -> Callable[[], None] | None:
         """See `launch`."""
-        moves = []
-        shown: list[Shown] = []
-        wanted: list[tuple[Stay, int]] = []
-        for req, start, stop in zip(reqs, starts, stops, strict=True):
-            stay = self._stays.get(req.rid)
-            if stay is None:
-                continue
-            drafted = max(stop, start + drafts)
-            shown.append(Shown(stay, self._new_tokens(stay, req), self._adopted(req, stay.name), start, stop, drafted))
-            # The request also holds the room for further drafts.
-            wanted.append((stay, max(drafted, req.kv.kv_allocated_len) if drafts else drafted))
-            moves.append((stay, req, start, stop))
-        looks, tensors = self._table.look(wanted)
+        # A list for each fact, and not an object for each request: garbage collection would cost more than the rest.
+        stays, starts, stops = [self._stays.get(req.rid) for req in reqs], [*starts], [*stops]
+        drafted = [max(stop, start + drafts) for start, stop in zip(starts, stops, strict=True)] if drafts else stops
+        # The request also holds the room for further drafts.
+        rooms = [max(at, req.kv.kv_allocated_len) for at, req in zip(drafted, reqs, strict=True)] if drafts else stops
+        new, owners = self._news(reqs, stays)
+        looks, tensors = self._table.look(stays, rooms)
         indices = [] if self._relay is None else self._relay.reads
         reads: list[Use] = []
         writes: list[Use] = []
 
         def resolved(*tensors: Any) -> None:
-            for one, (_, stop), look in zip(shown, wanted, self._table.seen(looks, *tensors), strict=True):
-                self._show(one, stop, look)
-                self._launch_uses(one, reads, writes)
+            facts = zip(stays, starts, stops, drafted, rooms, self._table.seen(looks, *tensors), strict=True)
+            for at, (stay, start, stop, most, room, look) in enumerate(facts):
+                if stay is not None:
+                    self._grown(stay, *new.get(at, NOTHING))
+                    if at in owners:
+                        self.hooks.emit(Transfer(owners[at], stay.name))
+                    stay.reads_from = max(0, start - self._window) // self._size
+                    self._mapped(stay, room, look)
+                    self._launch_uses(stay, start, stop, most, reads, writes)
             reads.extend(indices)
 
         self.hooks.later(resolved, *tensors)
         if STATES in self._allocators:
+            facts = zip(stays, reqs, starts, stops, strict=True)
+            moves = [(stay, req, start, stop) for stay, req, start, stop in facts if stay is not None]
             self._move_states(moves, kept or [None] * len(moves))
         self._streams.begin("forward_batch_generation", reads, writes)
         return None if self._relay is None else self._relay.late
 
-    def _show(self, shown: Shown, stop: int, look: tuple[int, bytes]) -> None:
-        """A launch has shown a request's tokens, its lock, and its row up to a position."""
-        stay = shown.stay
-        self._grown(stay, *shown.new)
-        if shown.owner is not None:
-            self.hooks.emit(Transfer(shown.owner, stay.name))
-        stay.reads_from = max(0, shown.start - self._window) // self._size
-        self._mapped(stay, stop, look)
+    def _news(
+        self, reqs: list[Any], stays: list[Stay | None]
+    ) -> tuple[dict[int, tuple[int, Sequence[int]]], dict[int, str]]:
+        """The requests of a launch, by their places, that fill further pages, and those whose lock others took."""
+        new: dict[int, tuple[int, Sequence[int]]] = {}
+        owners: dict[int, str] = {}
+        size = self._size
+        for at, (req, stay) in enumerate(zip(reqs, stays, strict=True)):
+            if stay is None:
+                continue
+            if stay.captured + size <= len(req.origin_input_ids) + len(req.output_ids):
+                new[at] = self._new_tokens(stay, req)
+            lock = getattr(req, "lock", None)
+            if lock is None or lock is not stay.lock:
+                stay.lock, owner = lock, self._adopted(req, stay.name)
+                if owner is not None:
+                    owners[at] = owner
+        return new, owners
 
-    def _launch_uses(self, shown: Shown, reads: list[Use], writes: list[Use]) -> None:
-        """A launch reads all before a request's stop, and writes from its start on."""
-        stay, start, stop = shown.stay, shown.start, shown.stop
+    def _launch_uses(
+        self, stay: Stay, start: int, stop: int, drafted: int, reads: list[Use], writes: list[Use]
+    ) -> None:
+        """A launch reads all before a stop, and writes from a start on; writes from the stop on are rejected."""
         reads.append(Use(table=stay.name, stop=stop))
         writes.append(Use(table=stay.name, start=start, stop=stop))
         if self._sides is not None:
             reads.append(Use(table=stay.table(WINDOW), start=max(0, start - self._window), stop=stop))
             writes.append(Use(table=stay.table(WINDOW), start=start, stop=stop))
-        if shown.drafted > stop:
-            writes += self._rejected(stay, stop, shown.drafted)
+        if drafted > stop:
+            writes += self._rejected(stay, stop, drafted)
 
     def _begins(self, req: Any) -> Stay | None:
         """A request is launched for the first time in its row, or in its session's. `None`: it has no row."""
@@ -177,8 +183,8 @@ class Launched(Locks):
 
     def _map(self, stay: Stay, stop: int, *, anew: bool = False) -> None:
         """Map the new pages of a row up to a position; `anew`: the engine may have replaced its pages."""
-        (look,), tensors = self._table.look([(stay, stop)], anew=anew)
-        self.hooks.later(lambda *seen: self._mapped(stay, stop, next(self._table.seen([look], *seen))), *tensors)
+        looks, tensors = self._table.look([stay], [stop], anew=anew)
+        self.hooks.later(lambda *seen: self._mapped(stay, stop, next(self._table.seen(looks, *seen))), *tensors)
 
     def _mapped(self, stay: Stay, stop: int, look: tuple[int, bytes]) -> None:
         """Map the new pages of a row, and its window pages from the first read position on."""

@@ -1,13 +1,13 @@
 """Looks at SGLang's table of rows (`req_to_token`), at launches: the first entry of each page."""
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from kvattach.sglang.view import KV, Ids, Stay
 
-Look = tuple[int, int | bytes]
-"""A look at a row: its first page that was looked at, and the entries of all further ones, or their number."""
+Looks = Sequence[bytes | int]
+"""Looks at rows: the entries of each, or two numbers for each: its first page that was looked at, and how many were."""
 
 
 class Table:
@@ -23,24 +23,31 @@ class Table:
         # An array is quicker than a tensor.
         self._array: Any = entries.numpy() if self.whole else None
 
-    def look(self, wanted: list[tuple[Stay, int]], *, anew: bool = False) -> tuple[list[Look], list[Any]]:
+    def look(
+        self, stays: Sequence[Stay | None], stops: Sequence[int], *, anew: bool = False
+    ) -> tuple[Looks, list[Any]]:
         """Capture the rows of requests, each up to a position; `anew` also the entries that were captured before.
 
-        Returns a look for each, and the tensors that hold what they saw.
+        Returns a look at each, and the tensors that hold their entries. `None` has no row.
         """
-        looks: list[Look] = []
-        index = array("q")
-        for stay, stop in wanted:
-            pages = -(-stop // self._size)
-            first = 0 if anew or self.whole else min(stay.looked, pages)
+        if self.whole:
+            return [b"" if stay is None else self._all(stay, stop) for stay, stop in zip(stays, stops, strict=True)], []
+        looks: list[int] = []
+        index, size = array("q"), self._size
+        for stay, stop in zip(stays, stops, strict=True):
+            pages = -(-stop // size)
+            if stay is None or (pages <= stay.looked and not anew):
+                looks += (0, 0)
+                continue
+            first = 0 if anew else stay.looked
+            looks += (first, pages - first)
+            begin = stay.row * self._width + first * size
+            if pages - first == 1:
+                index.append(begin)
+            else:
+                index.extend(range(begin, begin + (pages - first) * size, size))
             if pages > stay.looked:
                 stay.looked = pages
-            if self.whole:
-                looks.append((0, self._array[stay.row, : stop : self._size].tobytes()))
-                continue
-            looks.append((first, pages - first))
-            begin = stay.row * self._width
-            index.extend(range(begin + first * self._size, begin + stop, self._size))
         if not index:
             return looks, []
         where = self._torch.frombuffer(index, dtype=self._torch.int64)
@@ -48,15 +55,21 @@ class Table:
             where = where.pin_memory().to(self._entries.device, non_blocking=True)
         return looks, [self._torch.take(self._entries, where)]
 
-    def seen(self, looks: list[Look], *tensors: Any) -> Iterator[tuple[int, bytes]]:
+    def _all(self, stay: Stay, stop: int) -> bytes:
+        stay.looked = max(stay.looked, -(-stop // self._size))
+        entries: bytes = self._array[stay.row, : stop : self._size].tobytes()
+        return entries
+
+    def seen(self, looks: Looks, *tensors: Any) -> Iterator[tuple[int, bytes]]:
         """The first page and the entries of each look, from the tensors as they were then."""
         entries = tensors[0].cpu().numpy().tobytes() if tensors else b""
-        at = 0
-        for first, saw in looks:
-            if isinstance(saw, bytes):
-                yield first, saw
+        at, further = 0, iter(looks)
+        for one in further:
+            if isinstance(one, bytes):
+                yield 0, one
             else:
-                yield first, entries[at : (at := at + saw * self._bytes)]
+                begin, at = at, at + next(further) * self._bytes
+                yield one, entries[begin:at]
 
     def pages(self, stay: Stay, first: int, entries: bytes) -> tuple[int, Ids]:
         """The pages that a request's row names, and did not name before, and the index of the first of them.
@@ -64,6 +77,8 @@ class Table:
         All entries are compared with those of the looks before; only those after them become pages.
         """
         known, size = stay.pages.setdefault(KV, []), self._bytes
+        if not entries:
+            return 0, []
         if first:
             entries = stay.entries[: first * size] + entries
         if stay.entries.startswith(entries):

@@ -56,6 +56,8 @@ class Stay(Run):
         self.row = -1
         self.captured = 0
         """The tokens that were captured for its labels, in whole pages."""
+        self.lock: Any = None
+        """The lock with which it was launched last."""
         self.looked = 0
         """The most pages that were captured of its row."""
         self.reads_from = 0
