@@ -47,6 +47,7 @@ def test_ranks_of_a_release_decide_the_same_and_each_way_to_decide_alone_is_foun
         "each rank's own acks": "MEM-AGREE/differs",
         "each rank's own writes": "MEM-AGREE/differs",
         "no collective without acks": "MEM-FAILED/stuck",
+        "each rank's own prefetches": "MEM-AGREE/differs",
     }
     drives = driven(range(1, 8 * RANKS_EVERY, RANKS_EVERY), range(1, 8 * RANKS_EVERY, RANKS_EVERY), [*injected])
     assert drives.events > 2000

@@ -20,7 +20,7 @@ from kvlab.sglang import walk
 from kvlab.sglang.faults_storage import in_storage
 from kvlab.sglang.issues import fix
 from kvlab.sglang.release import load
-from kvlab.sglang.storage import Threads
+from kvlab.sglang.storage import Threads, Waiting
 from kvlab.sglang.trial import STORED_WALKS
 from tests.kvlab.checkout import release_of
 
@@ -75,8 +75,7 @@ def test_threads_get_on_one_at_a_time_and_the_same_seed_gives_the_same_order() -
 
 
 def test_a_thread_waits_at_an_empty_queue_and_ends_when_the_run_does() -> None:
-    threads, seen = Threads(random.Random(0)), list[int]()
-    queue = threads.queue()
+    threads, seen, queue = Threads(random.Random(0)), list[int](), Waiting()
 
     def take() -> None:
         while True:

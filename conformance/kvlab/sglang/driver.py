@@ -376,8 +376,8 @@ def fence(memory: AnyMemory, worker: Worker) -> None:
             setattr(memory.controller, name, worker.forward_stream)
 
 
-def memory_of(release: Release, shape: Shape, ranks: int = 1) -> AnyMemory:
-    """The memory of a server of this shape, or of one of its `ranks`."""
+def memory_of(release: Release, shape: Shape, ranks: int = 1, policy: str = "") -> AnyMemory:
+    """The memory of a server of this shape, or of one of its `ranks`; with a policy it has a storage, too."""
     sizes = memories.Shape(
         page_size=shape.page_size,
         pages=shape.pages,
@@ -385,6 +385,7 @@ def memory_of(release: Release, shape: Shape, ranks: int = 1) -> AnyMemory:
         context=shape.pages * shape.page_size + shape.page_size,
         host_pages=shape.host_pages,
         write_policy=shape.write_policy,
+        prefetch_policy=policy,
         ranks=ranks,
     )
     return make(release, sizes) if shape.pools is None else PoolMemory(release, shape.pools, sizes)

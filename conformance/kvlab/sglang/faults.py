@@ -18,7 +18,7 @@ _MIXED = "op = CacheOperation.merge_ops(self.load_queue); op.host_indices = op.h
 
 
 def defects(release: Release) -> list[Defect]:
-    """A hundred and twenty-six; fewer if a release is not driven with sessions, drafts, buffers or two servers."""
+    """A hundred and twenty-seven; fewer if a release is not driven with sessions, drafts, buffers or two servers."""
     in_server = _in_scheduler(release) + _in_rows(release) + in_host_cache(release)
     in_server += in_pools(release) + in_tokens(release) + in_events() + in_ranks(release)
     in_server += in_pairs(release) if release.pairs else []

@@ -2,14 +2,16 @@
 
 Rank 0 hands its messages to all ranks, as in SGLang. One rank's thread runs at a time, up to its next collective, which
 is complete when every rank has reached it. Launches and the lengths of matched prefixes must be the same on all ranks.
-Transfers end at any time.
+Transfers end at any time. With a storage each rank has its threads, too, which meet those of other ranks in groups of
+their own.
 """
 
 import copy
+import importlib
 import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -22,6 +24,7 @@ from kvcheck import Finding
 from kvlab.device import Stream, advance
 from kvlab.sglang import driver
 from kvlab.sglang.server import Worker, configured, scheduler
+from kvlab.sglang.storage import Threads, here, storing
 from kvlab.tokens import Reason, Tokens, ignored
 from kvlab.traffic import STUCK, Done, until_done
 from kvlab.turns import Task, Turns
@@ -105,6 +108,33 @@ class Ranks:
         return self._met
 
 
+class _Groups:
+    """The groups in which the ranks' storage threads meet, beside their schedulers."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, int] = {}
+        """Rank -> the number of its groups."""
+        self._parts: dict[tuple[str, int], dict[int, Any]] = {}
+        """Group and number of a collective -> the contribution of each rank."""
+        self._times: dict[tuple[str, int], int] = {}
+        """Group and rank -> the number of its collectives."""
+
+    def make(self, **_: Any) -> str:
+        """Called by a rank: the next group, which its storage's threads make in the same order on each rank."""
+        rank = here().rank
+        self._made[rank] = self._made.get(rank, 0) + 1
+        return f"storage {self._made[rank]}"
+
+    def meet(self, group: str, part: Any) -> list[Any]:
+        """Called by a thread of a rank's storage: wait for that of each rank. Returns the contributions, by rank."""
+        threads = here()
+        number = self._times[group, threads.rank] = self._times.get((group, threads.rank), 0) + 1
+        parts = self._parts.setdefault((group, number), {})
+        parts[threads.rank] = part
+        threads.pause(lambda: len(parts) == threads.ranks)
+        return [part for _, part in sorted(parts.items())]
+
+
 class _Follower:
     """The input of a rank other than the first: the messages of the first rank. Its answers are not sent."""
 
@@ -114,6 +144,7 @@ class _Follower:
 
     def receive(self, **_: Any) -> list[Any]:
         advance(self._rng, self._pace)
+        here().advance()
         messages = self._ranks.meet("broadcast")[0]
         if messages is None:
             raise Done
@@ -136,6 +167,7 @@ class _Leader:
         self.answered = traffic.answered
 
     def receive(self, **_: Any) -> list[Any]:
+        here().advance()
         try:
             messages = self._traffic.receive()
         except BaseException:
@@ -147,10 +179,13 @@ class _Leader:
 @contextmanager
 def _collectives(release: Release, ranks: Ranks) -> Iterator[None]:
     """Torch's collectives, carried out between the ranks' threads."""
-    distributed = release.torch.distributed
+    distributed, groups = release.torch.distributed, _Groups()
+    state = importlib.import_module("sglang.srt.distributed.parallel_state")
 
     def all_reduce(tensor: Any, op: Any = None, group: Any = None, **_: Any) -> None:
-        parts = ranks.meet(f"all_reduce of {tensor.numel()}", tensor.clone())
+        own = tensor.clone()
+        stored = here().current is not None
+        parts = groups.meet(group, own) if stored else ranks.meet(f"all_reduce of {tensor.numel()}", own)
         least = op == distributed.ReduceOp.MIN
         assert least or op == distributed.ReduceOp.MAX, f"a reduction by {op}"
         reduced = release.torch.stack(parts)
@@ -159,6 +194,8 @@ def _collectives(release: Release, ranks: Ranks) -> Iterator[None]:
     with Patches() as patches:
         patches.set(distributed, "get_world_size", lambda *_, **__: ranks.count)
         patches.set(distributed, "all_reduce", all_reduce)
+        patches.set(distributed, "get_process_group_ranks", lambda _: [*range(ranks.count)])
+        patches.set(state, "create_custom_parallel_group", groups.make)
         patches.set(distributed, "barrier", lambda *_, **__: ranks.meet("barrier"))
         yield
 
@@ -169,23 +206,32 @@ def run(
     trace: Trace,
     shape: driver.Shape | None = None,
     *,
+    storage: bool = False,
     report: Callable[[Finding], None] = ignored,
 ) -> str:
     """Drive two or three ranks until all requests have ended, or until one raises; the same seed gives the same run.
 
-    `report` takes findings on tokens. Returns the error of the release that ended the run, or an empty string.
+    With `storage` each rank has one behind its host tier, whose threads get on at their own times. `report` takes
+    findings on tokens. Returns the error of the release that ended the run, or an empty string.
     """
     rng = random.Random(f"{seed} ranks")
     shape = shape or replace(driver.Shape.drawn(rng), pauses=0.0)
+    of_storage = random.Random(f"{seed} storage")
+    policy = of_storage.choice(["best_effort", "wait_complete"]) if storage else ""
+    if policy:
+        # Pages have to leave the host before they come back from the storage.
+        shape = replace(shape, host_pages=shape.pages, requests=shape.requests * 4, alphabet=of_storage.choice([2, 3]))
     ranks = Ranks(rng.choice((2, 3)))
     trace.header(f"sglang, {ranks.count} ranks", {"kv": Pool(shape.page_size, shape.pages)})
     server, errors = driver.served(shape), dict[int, str]()
+    of_ranks = [Threads(random.Random(f"{seed} storage {rank}"), rank, ranks.count) for rank in range(ranks.count)]
 
     def work(rank: int) -> None:
         """Run one rank to the end."""
+        of_ranks[rank].enter()
         own = random.Random(f"{seed} rank {rank}")
         tokens = Tokens(seed, report, ends=shape.ends)
-        memory = driver.memory_of(release, shape, ranks.count)
+        memory = driver.memory_of(release, shape, ranks.count, policy)
         traffic = driver.Talk(release, shape, own, tokens)
         watching = _Follower(ranks, own, tokens) if rank else _Leader(ranks, traffic)
         worker = Worker(release, memory, own, tokens, shape.overlap)
@@ -199,12 +245,14 @@ def run(
 
         worker.launched = launched
         made = scheduler(release, memory, worker, server, watching)
+        made.enable_hicache_storage = bool(policy)
         traffic.is_idle = made.is_fully_idle
         error = until_done(made.event_loop_overlap if made.enable_overlap else made.event_loop_normal, (Exception,))
         if error:
             errors[rank] = error
 
-    with driver.standing_in(release, shape, seed), _collectives(release, ranks), configured(release, server):
+    behind = storing(release, of_ranks) if policy else nullcontext()
+    with driver.standing_in(release, shape, seed), _collectives(release, ranks), configured(release, server), behind:
         apart = ranks.run(work)
     if errors:
         return next(iter(errors.values()))

@@ -10,7 +10,7 @@ import random
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import wraps
 from queue import Queue
@@ -23,18 +23,11 @@ from kvattach.sglang.release import Release
 from kvlab.stubs import Arguments
 
 FOLDER = "SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR"
-ALONE = {
-    "get_pipeline_model_parallel_rank": 0,
-    "get_pipeline_model_parallel_world_size": 1,
-    "get_tensor_model_parallel_rank": 0,
-    "get_tensor_model_parallel_world_size": 1,
-    "get_parallel": SimpleNamespace(
-        attn_dcp_rank=0, attn_dcp_size=1, dcp_size=1, pp_rank=0, pp_size=1, tp_rank=0, tp_size=1
-    ),
-    "is_dp_attention_enabled": False,
-}
-"""The answers of the imports that a controller asks for the server's only rank."""
-SERVED = Arguments(hicache_host_memory_mode="cache")
+SERVED = Arguments(
+    hicache_host_memory_mode="cache",
+    hicache_storage_prefetch_retry_max_attempts=3,
+    hicache_storage_prefetch_retry_poll_interval=1,
+)
 """The arguments of which the scheduler's lines read those of host memory."""
 EXTRA = json.dumps({"prefetch_threshold": 1})
 """The extra configuration of a storage in which each page is looked up."""
@@ -46,20 +39,25 @@ PACES = (0.8, 0.97)
 """The probability that one more thread gets on before the scheduler does."""
 
 
-class Threads:
-    """The threads of one server's storage."""
+_HERE = threading.local()
 
-    def __init__(self, rng: random.Random) -> None:
+
+class Threads:
+    """The threads of one server's storage, or of one of its ranks."""
+
+    def __init__(self, rng: random.Random, rank: int = 0, ranks: int = 1) -> None:
         """None yet."""
-        self.rng = rng
+        self.rng, self.rank, self.ranks = rng, rank, ranks
         self._pace = rng.choice(PACES)
         self.all: list[Thread] = []
         self.current: Thread | None = None
         self.over = False
         self.driver = threading.Semaphore(0)
         """The driver waits for it while a thread runs."""
-        self.queue: type[Waiting] = type("Queue", (Waiting,), {"threads": self})
-        """The class of queues at which they wait; none gets too long here."""
+
+    def enter(self) -> None:
+        """The calling thread is one of the server's, or of the rank's: its scheduler, or one of these."""
+        _HERE.threads = self
 
     def make(self, target: Callable[[], None], daemon: bool = True) -> "Thread":
         """One more, in the place of `threading.Thread`."""
@@ -94,6 +92,19 @@ class Threads:
             thread.join()
 
 
+_PLACE: dict[str, Callable[[Threads], Any]] = {
+    "get_pipeline_model_parallel_rank": lambda _: 0,
+    "get_pipeline_model_parallel_world_size": lambda _: 1,
+    "get_tensor_model_parallel_rank": lambda threads: threads.rank,
+    "get_tensor_model_parallel_world_size": lambda threads: threads.ranks,
+    "get_parallel": lambda threads: SimpleNamespace(
+        attn_dcp_rank=0, attn_dcp_size=1, dcp_size=1, pp_rank=0, pp_size=1, tp_rank=threads.rank, tp_size=threads.ranks
+    ),
+    "is_dp_attention_enabled": lambda _: False,
+}
+"""The answers of the imports that a controller asks for the place of its rank."""
+
+
 class Thread:
     """One of them."""
 
@@ -112,6 +123,7 @@ class Thread:
         self._real.start()
 
     def _run(self) -> None:
+        self._threads.enter()
         self._turn.acquire()
         try:
             with suppress(SystemExit):  # which ends the release's own loops
@@ -151,37 +163,49 @@ class Thread:
 class Waiting(Queue[Any]):
     """A queue at which a thread waits until there is something. A thread that is joined finds it empty."""
 
-    threads: Threads
-
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         """The first item; `timeout` has no meaning."""
         if block:
-            self.threads.pause(lambda: not self.empty())
+            here().pause(lambda: not self.empty())
         return super().get(block=False)
+
+
+def here() -> Threads:
+    """The threads to which the calling one belongs, or whose scheduler it is."""
+    threads: Threads = _HERE.threads
+    return threads
 
 
 @contextmanager
 def stored(release: Release, seed: int) -> Iterator[Threads]:
     """A server that is made within has a storage, whose threads the driver lets get on."""
     threads = Threads(random.Random(f"{seed} storage"))
+    threads.enter()
+    with storing(release, [threads]):
+        yield threads
+
+
+@contextmanager
+def storing(release: Release, all_threads: Sequence[Threads]) -> Iterator[None]:
+    """The ranks of a server that are made within have a storage, each with the threads that it has entered."""
 
     def paused(original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
         def do(*args: Any, **kwargs: Any) -> Any:
-            threads.pause()
+            here().pause()
             return original(*args, **kwargs)
 
         return do
 
-    stands_in = SimpleNamespace(Thread=threads.make, Event=threading.Event, Lock=threading.Lock)
+    stands_in = SimpleNamespace(Thread=lambda **more: here().make(**more), Event=threading.Event, Lock=threading.Lock)
     with tempfile.TemporaryDirectory(prefix="kvspec-sglang-") as folder, Patches() as patches:
         patches.set(release.controller, "threading", stands_in)
-        patches.set(release.controller, "Queue", threads.queue)
-        for name, value in ALONE.items():
-            patches.set(release.controller, name, lambda value=value: value)
+        patches.set(release.controller, "Queue", Waiting)
+        for name, value in _PLACE.items():
+            patches.set(release.controller, name, lambda value=value: value(here()))
         if release.scheduled:
             patches.set(release.scheduler, "get_memory", lambda: SERVED)
-            patches.set(release.controller, "STORAGE_BATCH_SIZE", threads.rng.choice(BATCHES))
+            patches.set(release.controller, "STORAGE_BATCH_SIZE", all_threads[0].rng.choice(BATCHES))
         copies = ("get_data_page", "set_from_flat_data_page")
         waits = ((release.storage.HiCacheFile, ("get", "set", "exists")), (release.host_class, copies))
         for owner, names in waits:
@@ -189,9 +213,10 @@ def stored(release: Release, seed: int) -> Iterator[Threads]:
                 patches.set(owner, name, paused(getattr(owner, name)))
         with patch.dict(os.environ, {FOLDER: folder}):
             try:
-                yield threads
+                yield
             finally:
-                threads.end()
+                for threads in all_threads:
+                    threads.end()
 
 
 def arguments(policy: str) -> dict[str, str | None]:

@@ -28,6 +28,8 @@ STORED_EVERY = 3
 """One walk of so many has a storage behind the host tier, in releases whose scheduler is not driven ..."""
 STORED_WALKS = 12
 """... and one run of so many in the others."""
+STORED_RANKS = 3
+"""One server with ranks of so many has a storage, in these releases."""
 RANKS_EVERY = 6
 """One seed of so many drives the ranks of one server instead of a walk."""
 
@@ -98,7 +100,8 @@ def _run(release: Release, seed: int, attached: Attached, checked: CheckedTrace)
     if release.scheduled and seed % RANKS_EVERY == 1:
         attached.hooks.detach()
         try:
-            return ranks.run(release, seed, attached.hooks.trace, report=checked.find)
+            storage = release.stored and seed // RANKS_EVERY % STORED_RANKS == STORED_RANKS - 1
+            return ranks.run(release, seed, attached.hooks.trace, storage=storage, report=checked.find)
         finally:
             attached.hooks.attach()
     if not release.scheduled:
