@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 
 import msgspec
 
-from kvlab.model import Difference
+from kvlab.model import Answer, Difference
 from kvlab.serving.client import Clients, Traffic
 from kvlab.serving.environment import NoEnvironment, search_path
 from kvlab.serving.servers import PAIR, Server, halves
@@ -112,13 +112,23 @@ def serve(
     run.recordings = sorted(folder.glob("trace-*.jsonl.zst"))
     if run.died and not run.recordings:
         raise NoEnvironment(run.died)
-    traffic = run.traffic
-    lines = b"".join(msgspec.json.encode(answer) + b"\n" for answer in traffic.answers)
-    (folder / "answers.jsonl").write_bytes(lines)
-    say(f"checking {len(traffic.answers)} answers against a pass without a cache")
-    found = _python(_oracle(server, python), environment, ["check", str(model)], lines)
-    run.differences = [msgspec.json.decode(line, type=Difference) for line in found.splitlines()]
+    say(f"checking {len(run.traffic.answers)} answers against a pass without a cache")
+    run.differences = compared(server, python, environment, folder, run.traffic.answers)
     return run
+
+
+def compared(
+    server: Server, python: Path, environment: dict[str, str], folder: Path, answers: Sequence[Answer]
+) -> list[Difference]:
+    """The answers with a token that a pass without a cache would not have given. `folder` keeps all of them.
+
+    Raises:
+        NoEnvironment: the model could not be run.
+    """
+    lines = b"".join(msgspec.json.encode(answer) + b"\n" for answer in answers)
+    (folder / "answers.jsonl").write_bytes(lines)
+    found = _python(_oracle(server, python), environment, ["check", str(folder / "model")], lines)
+    return [msgspec.json.decode(line, type=Difference) for line in found.splitlines()]
 
 
 def prepared(server: Server, python: Path, release: Path | None, folder: Path) -> tuple[dict[str, str], Path]:
