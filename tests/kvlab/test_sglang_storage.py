@@ -25,7 +25,8 @@ from kvlab.sglang.trial import STORED_WALKS
 from tests.kvlab.checkout import release_of
 
 OLD = "0.5.10"
-SEEDS = {OLD: range(48)} | dict.fromkeys(("0.5.22", "0.5.23"), range(STORED_WALKS - 2, 120, STORED_WALKS))
+SCHEDULED = ("0.5.17", "0.5.20", "0.5.22", "0.5.23")
+SEEDS = {OLD: range(48)} | dict.fromkeys(SCHEDULED, range(STORED_WALKS - 2, 120, STORED_WALKS))
 """Release -> the seeds of its walks with a storage; where the scheduler is driven, those of 120 runs."""
 LATER = {
     "": None,
@@ -41,6 +42,11 @@ LATER = {
     "storage: given back while it is read": "MEM-USE/not-held",
     "storage: anchor kept": "MEM-LEAK/idle",
 }
+KEPT = {
+    "": None,
+    "fix_storage_weights": "MEM-NAME/content",
+    "storage: unpinned": "MEM-TAKE/held",
+}
 CODES = dict.fromkeys(SEEDS, LATER) | {
     OLD: {
         "": None,
@@ -51,9 +57,14 @@ CODES = dict.fromkeys(SEEDS, LATER) | {
         "storage: taken too early": "MEM-USE/not-held",
         "storage: duplicates kept": "MEM-LEAK/idle",
         "storage: misses kept": "MEM-LEAK/idle",
-    }
+    },
+    "0.5.17": KEPT,
+    "0.5.20": KEPT | {"storage: pages mixed up": "MEM-NAME/content"},
 }
-"""Release -> issue that is not fixed, or defect that is injected -> the first finding in host memory or storage."""
+"""Release -> issue that is not fixed, or defect that is injected -> the first finding in host memory or storage.
+
+In 0.5.17 and 0.5.20 the other defects have other lines or are not found in ten walks.
+"""
 
 
 def test_threads_get_on_one_at_a_time_and_the_same_seed_gives_the_same_order() -> None:
@@ -131,7 +142,8 @@ def main(place: str, version: str) -> None:
     for name in ("", "fix_stored" if version == OLD else "fix_storage_weights"):
         seen[name] = first(but=name)
     for defect in in_storage(release):
-        seen[defect.name] = first(defect)
+        if defect.name in CODES[version]:
+            seen[defect.name] = first(defect)
     print(json.dumps(seen | {"reached": any(reached)}))
 
 

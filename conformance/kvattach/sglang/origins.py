@@ -49,10 +49,13 @@ class Origins:
         self._loads += 1
         self._weights[message.lora_id] = f"{message.lora_path} {self._loads}"
 
-    def _replaced(self, _: None, answer: tuple[bool, str], __: Any, message: Any, *___: Any) -> None:
-        """The weights were replaced. Without a flush the cache keeps the old content, as the client requested."""
+    def _replaced(self, _: None, answer: tuple[bool, str] | None, __: Any, message: Any, *___: Any) -> None:
+        """The weights were replaced. Without a flush the cache keeps the old content, as the client requested.
+
+        Before 0.5.22 a flush that fails is an error, and there is no answer.
+        """
         self._outdated = True
-        self._flushed(message.flush_cache and answer[0])
+        self._flushed(message.flush_cache and (answer is None or answer[0]))
 
     def _flushed(self, done: bool) -> None:
         self._version += done and self._outdated

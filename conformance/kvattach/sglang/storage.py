@@ -6,7 +6,7 @@ until the tree has them or they go back, and pins those of the tree's node below
 that it reads.
 """
 
-from itertools import count
+from itertools import count, groupby
 from pathlib import Path
 from typing import Any
 
@@ -34,30 +34,38 @@ class Storage(Transfers):
         self._anchors: dict[str, Ids] = {}
         """Prefetch -> host pages of the node below which its own will be."""
         self._files = count(1)
-        cache, controller, hooks = release.cache_class, release.controller_class, self.hooks
-        hook = hooks.hook
-        file = release.storage.HiCacheFile
+        self._found = count(1)
+        self._follow_files()
+        if release.stored:
+            self._follow_operations(release.cache_class, release.controller_class)
+
+    def _follow_files(self) -> None:
+        """Observe the bytes on their way between host pages and files."""
+        hook, file, host = self.hooks.hook, self._release.storage.HiCacheFile, self._release.host_class
         hook(file, "set", before=lambda backend, key, *_: self._file(backend, key).exists(), after=self._saved)
         hook(file, "get", after=self._fetched)
-        hook(file, "clear", before=_files, after=lambda files, *_: hooks.emit(Drop(STORAGE, [*files], files)))
-        hook(release.host_class, "get_data_page", after=lambda _, data, __, index, *___: self._leaves(data, index))
-        hook(release.host_class, "set_from_flat_data_page", before=lambda _, index, data: self._arrives(data, index))
-        if release.unified and not release.stored:
-            return
-        if release.unified:
+        hook(file, "clear", before=_files, after=self._files_gone)
+        hook(host, "get_data_page", after=lambda _, data, __, index, *___: self._leaves(data, index))
+        hook(host, "set_from_flat_data_page", before=lambda _, index, data: self._arrives(data, index))
+
+    def _follow_operations(self, cache: Any, controller: Any) -> None:
+        """Observe prefetches and backups."""
+        hook, unified = self.hooks.hook, self._release.unified
+        if unified:
             for owner, name in ((controller, "allocate_storage_hit"), (cache, "_handle_prefetch_result")):
                 self._acting(owner, name, lambda _, operation, *__, **___: f"prefetch {operation.request_id}")
             for name in ("prefetch_from_storage", "_retire_ongoing_prefetch"):
                 self._acting(cache, name, lambda _, request, *__, **___: f"prefetch {request.rid}")
             hook(cache, "inc_host_lock_ref", after=self._anchored)
             hook(cache, "dec_host_lock_ref", after=self._unanchored)
-            hook(release.core.UnifiedTreeCore, "insert_host", after=self._grafted)
+            hook(self._release.core.UnifiedTreeCore, "insert_host", after=self._grafted)
         else:
             for name in ("prefetch_from_storage", "check_prefetch_progress"):
-                self._acting(cache, name, lambda _, rid, *__, **___: f"prefetch {rid}")
+                self._acting(cache, name, lambda _, request, *__, **___: f"prefetch {getattr(request, 'rid', request)}")
             hook(cache, "_insert_helper_host", after=self._grafted)
         hook(controller, "write_storage", after=self._backup_begins)
-        drain = "_drain_storage_control_queues_impl" if release.unified else "drain_storage_control_queues"
+        drains = ("_drain_storage_control_queues_impl", "drain_storage_control_queues")
+        drain = next(name for name in drains if hasattr(cache, name))
         self._acting(cache, drain, lambda *_, **__: _RETURNED, after=self._backups_end)
 
     def _file(self, backend: Any, key: str) -> Path:
@@ -97,13 +105,23 @@ class Storage(Transfers):
         label = next((known[page] for known in self._backups.values() if page in known), "")
         self.hooks.emit(Publish(STORAGE, [file], [file], [label] if label else None))
 
+    def _files_gone(self, files: list[str], *_: Any) -> None:
+        if files:
+            self.hooks.emit(Drop(STORAGE, [*files], files))
+
     # Prefetches
 
     def _host_allocated(self, slots: Any) -> None:
+        drained = self._who[-1] == _RETURNED
+        if drained:
+            # A prefetch in the drained queue has found these pages in the storage; its request is not known here.
+            self._who[-1] = f"prefetch found {next(self._found)}"
         super()._host_allocated(slots)
         who = self._who[-1]
         if who.startswith("prefetch "):
             self._prefetched.update(dict.fromkeys(self._tree.pages(slots), who))
+        if drained:
+            self._who[-1] = _RETURNED
 
     def _anchored(self, _: None, __: Any, ___: Any, named: Any) -> None:
         pages = self._tree.host(self._tree.node(named)) if self._who[-1].startswith("prefetch ") else []
@@ -132,18 +150,18 @@ class Storage(Transfers):
         for node in self._tree.path(self._tree.walk(key, self._tree.node(anchor))):
             self._publish_host(node, planned=False)
         pages = [page for page in self._tree.pages(indices) if page in self._keys[HOST]]
-        if pages:
-            self.hooks.emit(Released(self._who[-1], HOST, [*pages]))
-        for page in pages:
-            del self._prefetched[page]
+        for holder, given in groupby(pages, lambda page: self._prefetched.pop(page, self._who[-1])):
+            self.hooks.emit(Released(holder, HOST, [*given]))
 
     def _freed(self, pool: str, who: str, pages: Ids) -> None:
         """Pages that a prefetch has not needed go back for it."""
-        if pool != HOST or who != _RETURNED:
-            super()._freed(pool, who, pages)
-            return
+        known = self._prefetched if pool == HOST else {}
+        others = [page for page in pages if page not in known]
         for page in pages:
-            self.hooks.emit(Released(self._prefetched.pop(page, _RETURNED), HOST, [page]))
+            if page in known:
+                self.hooks.emit(Released(known.pop(page), HOST, [page]))
+        if others:
+            super()._freed(pool, who, others)
 
 
 def _files(backend: Any) -> list[str]:

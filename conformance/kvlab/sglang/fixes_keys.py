@@ -63,10 +63,10 @@ def fix_sources(release: Release, patches: Patches) -> None:
 
 
 def fix_stored(release: Release, patches: Patches) -> None:
-    """Only content without a key is stored and prefetched: the storage names content by tokens alone."""
-    if release.unified:
+    """Only content without a key or a salt is stored and prefetched: the storage names content by tokens alone."""
+    if hasattr(release.hashes, "storage_namespace_seed"):
         return
-    asked = "last_host_node.protect_host()\n    host_indices"
+    asked = "last_host_node.protect_host()\n"
     mend(
         patches,
         "nothing with a key is stored",
@@ -77,7 +77,7 @@ def fix_stored(release: Release, patches: Patches) -> None:
 
 def fix_storage_weights(release: Release, patches: Patches) -> None:
     """A server that flushes its cache, as it does for new weights, clears its storage, too."""
-    if not release.unified or not release.stored:
+    if release.weight_updater is None or not release.stored:
         return
     reset = release.controller_class.reset
 
@@ -90,8 +90,9 @@ def fix_storage_weights(release: Release, patches: Patches) -> None:
 
 
 def _keyless(node: str, lines: str) -> str:
-    """These lines of a function, after a return if the node has a key."""
-    return f"if {node}.key.extra_key is not None:\n        return\n    {lines}"
+    """These lines of a function, after a return if the node has a key or a salt."""
+    salt = f'getattr({node}.key, "cache_salt", None)'
+    return f"if {node}.key.extra_key is not None or {salt} is not None:\n        return\n    {lines}"
 
 
 FIXES = (fix_joined, fix_adapters, fix_sources, fix_stored, fix_storage_weights)

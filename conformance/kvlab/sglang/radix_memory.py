@@ -166,6 +166,11 @@ class RadixMemory(Memory):
 
     def let_go(self, req: Any, *, publish: bool) -> None:
         """A request finishes, or is retracted."""
+        if getattr(getattr(req, "kv", None), "is_kv_released", False):
+            # There was no page for it, so it has a row and a lock alone.
+            self.cache.dec_lock_ref(req.last_node)
+            self.rows.free(req)
+            return
         if publish:
             req.finished_reason = self._finished
         self.release.common.release_kv_cache(req, self.cache, is_insert=publish)

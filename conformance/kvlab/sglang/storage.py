@@ -31,8 +31,10 @@ SERVED = Arguments(
 """The arguments of which the scheduler's lines read those of host memory."""
 EXTRA = json.dumps({"prefetch_threshold": 1})
 """The extra configuration of a storage in which each page is looked up."""
-ABORTS = {False: 0.1, True: 0.6}
-"""Whether a part of a prefetch has been read -> the probability that its request is aborted in one loop."""
+ABORTED = 0.1
+"""The probability that a request is aborted in one loop, while nothing has been read for it ..."""
+ABORTED_AMID = 0.6
+"""... and once a part of its prefetch has been read."""
 BATCHES = (1, 4)
 """The pages that are read or written together, in releases with a constant for it: fewer than a prompt has."""
 PACES = (0.8, 0.97)
@@ -204,8 +206,9 @@ def storing(release: Release, all_threads: Sequence[Threads]) -> Iterator[None]:
         for name, value in _PLACE.items():
             patches.set(release.controller, name, lambda value=value: value(here()))
         if release.scheduled:
-            patches.set(release.scheduler, "get_memory", lambda: SERVED)
             patches.set(release.controller, "STORAGE_BATCH_SIZE", all_threads[0].rng.choice(BATCHES))
+            if hasattr(release.scheduler, "get_memory"):
+                patches.set(release.scheduler, "get_memory", lambda: SERVED)
         copies = ("get_data_page", "set_from_flat_data_page")
         waits = ((release.storage.HiCacheFile, ("get", "set", "exists")), (release.host_class, copies))
         for owner, names in waits:
@@ -258,11 +261,12 @@ def prefetched(memory: Any, req: Any) -> bool:
 
 def abort_chance(memory: Any, req: Any) -> float:
     """The probability that a waiting request is aborted in one loop: that of its prefetch's stage, or 0."""
-    asked = memory.cache.ongoing_prefetch.get(_handle(req))
+    known = memory.cache.ongoing_prefetch
+    asked = known.get(_handle(req), known.get(req.rid))
     if asked is None:
         return 0.0
-    _, _, _, operation, *_ = asked
-    return ABORTS[operation.completed_tokens > 0]
+    operation = next(part for part in asked if hasattr(part, "completed_tokens"))
+    return ABORTED_AMID if operation.completed_tokens else ABORTED
 
 
 def _handle(req: Any) -> Any:
@@ -271,8 +275,8 @@ def _handle(req: Any) -> Any:
 
 def abort(memory: Any, req: Any) -> None:
     """A request is aborted while it waits, and with it what is read for it."""
-    if memory.release.scheduled:
-        asking = SimpleNamespace(tree_cache=memory.cache)
-        memory.release.scheduler.Scheduler._release_aborted_request(asking, req)
-        return
-    memory.cache.release_aborted_request(req.rid)
+    aborted = memory.release.scheduled and getattr(memory.release.scheduler.Scheduler, "_release_aborted_request", None)
+    if aborted:
+        aborted(SimpleNamespace(tree_cache=memory.cache), req)
+    else:
+        memory.cache.release_aborted_request(req.rid)

@@ -27,9 +27,9 @@ PAIRS_EVERY = 4
 STORED_EVERY = 3
 """One walk of so many has a storage behind the host tier, in releases whose scheduler is not driven ..."""
 STORED_WALKS = 12
-"""... and one run of so many in the others."""
+"""... and one run of so many in the others; each walk where prefetches reserve host pages, and few come back."""
 STORED_RANKS = 3
-"""One server with ranks of so many has a storage, in these releases."""
+"""One server with ranks of so many has a storage, in releases with one tree for all pools."""
 RANKS_EVERY = 6
 """One seed of so many drives the ranks of one server instead of a walk."""
 
@@ -100,13 +100,14 @@ def _run(release: Release, seed: int, attached: Attached, checked: CheckedTrace)
     if release.scheduled and seed % RANKS_EVERY == 1:
         attached.hooks.detach()
         try:
-            storage = release.stored and seed // RANKS_EVERY % STORED_RANKS == STORED_RANKS - 1
+            storage = release.unified and release.stored and seed // RANKS_EVERY % STORED_RANKS == STORED_RANKS - 1
             return ranks.run(release, seed, attached.hooks.trace, storage=storage, report=checked.find)
         finally:
             attached.hooks.attach()
     if not release.scheduled:
         return walk.run(release, seed, attached, storage=seed % STORED_EVERY == STORED_EVERY - 1)
     if seed % 3 == 1 and (release.checkpoints or not release.unified):
-        return walk.run(release, seed, attached, storage=release.stored and seed % STORED_WALKS == STORED_WALKS - 2)
+        drawn = release.stored and (release.reserves or seed % STORED_WALKS == STORED_WALKS - 2)
+        return walk.run(release, seed, attached, storage=drawn)
     host = seed % 3 == 0 or not release.checkpoints
     return driver.run(release, seed, attached, host=host, report=checked.find)

@@ -5,6 +5,7 @@ flight while requests finish, publish and are retracted, prompts are cut into ch
 and loaded back. Streams make progress at random.
 """
 
+import inspect
 import random
 from collections import deque
 from collections.abc import Callable
@@ -100,7 +101,7 @@ class Walk:
         page_size = rng.choice([1, 2, 4])
         pages = rng.randint(10, 30)
         host_pages, many = pages * 2 + rng.randint(0, 20), 1
-        if threads is not None and release.scheduled:
+        if threads is not None and not release.reserves:
             # A prefetch takes host pages for what it has found alone. So many requests have to push pages off the host.
             host_pages, many = pages // 2, 4
         self._shape = Shape(
@@ -153,7 +154,9 @@ class Walk:
 
         updater = object.__new__(self._release.weight_updater)
         updater.flush_cache = flushed
-        updater.flush_cache_after_weight_update(Arguments(flush_cache=True), True, "")
+        flush = updater.flush_cache_after_weight_update
+        outcome = (True, "") if "success" in inspect.signature(flush).parameters else ()
+        flush(Arguments(flush_cache=True), *outcome)
 
     def _serve(self) -> None:
         while self._traffic.left or self._waiting or self._running or self._chunked or self._flying:
