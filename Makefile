@@ -50,7 +50,7 @@ conformance: .venv/.engines.stamp ## Replay the vectors against the reference an
 test: .venv/.engines.stamp ## Run the tests on all cores
 	@$(BIN)/pytest -q -n auto --dist worksteal -m "not thorough"
 
-thorough: .venv/.engines.stamp ## Run the tests that find more of what those of `make test` find (2 minutes)
+thorough: .venv/.engines.stamp ## Run the tests that find more of what those of `make test` find (three minutes)
 	@$(BIN)/pytest -q -n auto --dist worksteal -m thorough
 
 quick: .venv/.engines.stamp ## Run the tests that take less than a second each (a minute)
