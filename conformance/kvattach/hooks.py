@@ -50,7 +50,8 @@ class Hooks:
         self.events = 0
         """Events so far."""
         self._patches = Patches()
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
+        """Held while events are emitted."""
         self._held: list[MemoryEvent] | None = None
         """The events of `together`."""
         self.tape: Tape | None = None
@@ -94,7 +95,7 @@ class Hooks:
         if self.late:
             self.later(partial(self.emit, *events))
             return
-        with self._lock:
+        with self.lock:
             if self._held is not None:
                 self._held += events
                 return
@@ -114,7 +115,7 @@ class Hooks:
         if self.late:
             yield
             return
-        with self._lock:
+        with self.lock:
             held: list[MemoryEvent] = []
             self._held = held
             try:

@@ -67,24 +67,27 @@ class Streams:
         reads_own_writes: bool = True,
     ) -> int:
         """Emit that an operation is queued, on the current stream if none is given; its id."""
-        self._queued += 1
-        queued = self._queued
         on = self.name(stream)
-        self._hooks.emit(Begin(queued, on, reads, writes, copies or [], reads_own_writes=reads_own_writes, at=what))
-        self._places += 1
-        self._last[on] = Queued(queued, on, self._places)
+        with self._hooks.lock:
+            self._queued += 1
+            queued = self._queued
+            self._hooks.emit(Begin(queued, on, reads, writes, copies or [], reads_own_writes=reads_own_writes, at=what))
+            self._places += 1
+            self._last[on] = Queued(queued, on, self._places)
         return queued
 
     def queued(self, operation: OpId, stream: str) -> None:
         """An operation that is emitted elsewhere was queued on the stream of that name."""
-        self._places += 1
-        self._last[stream] = self._elsewhere[operation] = Queued(operation, stream, self._places)
+        with self._hooks.lock:
+            self._places += 1
+            self._last[stream] = self._elsewhere[operation] = Queued(operation, stream, self._places)
 
     def ended(self, operation: OpId) -> None:
         """An operation was seen complete, and its end is emitted elsewhere: earlier ones of its stream are complete."""
-        queued = self._elsewhere.get(operation)
-        if queued is not None:
-            self._completes(queued)
+        with self._hooks.lock:
+            queued = self._elsewhere.get(operation)
+            if queued is not None:
+                self._completes(queued)
 
     def _completes(self, queued: Queued) -> None:
         self._complete[queued.stream] = queued.place
@@ -122,9 +125,10 @@ class Streams:
             self._seen(_recorded(event))
 
     def _seen(self, queued: Queued | None) -> None:
-        if queued is not None and self._flies(queued):
-            self._hooks.emit(End(queued.id))
-            self._completes(queued)
+        with self._hooks.lock:
+            if queued is not None and self._flies(queued):
+                self._hooks.emit(End(queued.id))
+                self._completes(queued)
 
 
 def _recorded(event: Any) -> Queued | None:

@@ -32,7 +32,7 @@ def serve(
         str,
         typer.Option(metavar="NAME", help="Inject a fault into the engine first ('kvspec engines inject' names them)."),
     ] = "",
-    host_cache: Annotated[bool, typer.Option("--host-cache", help="SGLang: also use a cache on the host.")] = False,
+    host_cache: Annotated[bool, typer.Option("--host-cache", help="SGLang, vLLM: a cache on the host, too.")] = False,
     cuda: Annotated[bool, typer.Option("--cuda", help="SGLang: on a GPU, with the kernels of --python.")] = False,
     pair: Annotated[bool, typer.Option("--pair", help="vLLM, SGLang: two servers, prefill and decode.")] = False,
     keep: Annotated[
@@ -68,8 +68,8 @@ def serve(
     engine, version = match[1] or match[3], match[4] or ""
     if (checkout is None) == (engine == CHECKED_OUT):
         raise typer.BadParameter(f"--checkout names the folder of {CHECKED_OUT}, and of no other engine")
-    if host_cache and engine != "sglang":
-        raise typer.BadParameter("--host-cache is for sglang alone")
+    if host_cache and engine not in ("sglang", "vllm"):
+        raise typer.BadParameter("--host-cache is for sglang and vllm alone")
     if cuda and (engine != "sglang" or python is None):
         raise typer.BadParameter("--cuda is for sglang alone, with --python")
     if pair and (engine not in ("vllm", "sglang") or host_cache or cuda):

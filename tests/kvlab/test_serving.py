@@ -1,6 +1,7 @@
 """The traffic for real servers, with a server that answers as SGLang does: each token is the one before it plus 1."""
 
 import json
+import logging
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from kvattach.hooks import Hooks
 from kvattach.live import After
 from kvcli.main import app, run_command
 from kvlab.model import Difference
@@ -21,8 +23,8 @@ from kvlab.serving import report
 from kvlab.serving.client import Clients
 from kvlab.serving.environment import NoEnvironment, environment
 from kvlab.serving.faults import wait_for_engine
-from kvlab.serving.servers import SERVERS, Server, halves, on_gpu, sglang, vllm
-from kvlab.serving.session import Run, running
+from kvlab.serving.servers import SERVERS, Server, halves, on_gpu, sglang, vllm, with_host_cache
+from kvlab.serving.session import Run, running, trace_ended
 from kvspec.memory import Pool
 from kvspec.memory.events import Begin, Map, Use
 from kvtrace.writer import TraceWriter
@@ -218,6 +220,28 @@ def test_a_wrong_token_names_the_pages_that_were_read_for_it(tmp_path: Path) -> 
     ]
 
 
+def test_a_recording_that_its_hooks_have_ended_is_a_failure(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    handler = logging.FileHandler(log)
+    logging.getLogger("kvattach").addHandler(handler)
+    hooks = Hooks(TraceWriter(tmp_path / "trace.jsonl"))
+    assert not trace_ended(log)
+    hooks.guarded(lambda: 1 // 0)
+    logging.getLogger("kvattach").removeHandler(handler)
+    handler.close()
+    run = Run(Clients(sglang(0), 0, 0, 0).traffic, [tmp_path], ended=trace_ended(log))
+    (line,) = report.failures(run)
+    assert line.startswith("the recording ends before the traffic: ")
+    assert line.endswith("ZeroDivisionError: integer division or modulo by zero")
+
+
+def test_a_vllm_server_with_a_host_cache_has_one_process_and_no_cuda() -> None:
+    server = with_host_cache(vllm(3), 3)
+    assert server.environment["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
+    assert server.environment["KVSPEC_STUBS"].endswith(",cuda")
+    assert "SimpleCPUOffloadConnector" in server.arguments[-1]
+
+
 def test_an_engine_without_pins_is_one_line() -> None:
     with pytest.raises(NoEnvironment, match="no pinned packages for a server of tgi"):
         environment("tgi", print)
@@ -248,7 +272,7 @@ def test_our_packages_are_linked_where_those_of_engines_are_not_installed(tmp_pa
         (["sglang-jax"], "--checkout names the folder of sglang-jax"),
         (["sglang==0.5.23", "--checkout", "."], "and of no other engine"),
         (["sglang==0.5.23", "--python", "/nowhere/python"], "/nowhere/python"),
-        (["vllm==0.32.0", "--host-cache"], "--host-cache is for sglang alone"),
+        (["transformers==5.19.0", "--host-cache"], "--host-cache is for sglang and vllm alone"),
         (["transformers==5.19.0", "--pair"], "--pair is for vllm and sglang alone"),
         (["sglang==0.5.23", "--pair", "--host-cache"], "without --host-cache"),
         (["sglang==0.5.23", "--cuda"], "--cuda is for sglang alone, with --python"),

@@ -112,7 +112,6 @@ class Offload(Side):
         hooks = attached.hooks
         for name in filter(vars(SimpleCPUOffloadScheduler).__contains__, WORKING):
             attached.within(SimpleCPUOffloadScheduler, name, lambda *_, **__: OFFLOAD)
-        hooks.hook(backend.DmaCopyBackend, "init", after=self._backend_made)
         hooks.hook(backend.DmaCopyBackend, "launch_copy", before=self._asked)
         hooks.hook(backend, "copy_blocks", before=self._copies)
 
@@ -148,11 +147,9 @@ class Offload(Side):
 
     # Copies
 
-    def _backend_made(self, _: None, __: None, backend: Any, *___: Any) -> None:
-        self._backend = backend
-
-    def _asked(self, _: Any, sources: list[int], __: Any, is_store: bool, *___: Any, **____: Any) -> None:
+    def _asked(self, backend: Any, sources: list[int], _: Any, is_store: bool, *__: Any, **___: Any) -> None:
         """Note the names of requested copies now: they may be dropped before the copies are queued."""
+        self._backend = backend
         side = POOL if is_store else HOST
         for page in sources:
             self._extents[side, page] = self._extent(self._pools[side], page)

@@ -9,6 +9,9 @@ from kvattach.live import wait_for_engines
 from kvattach.standstill import Standstill
 from kvattach.vllm.hooks import Attached
 
+HEAP_TYPE = 1 << 9
+"""The flag of a class whose attributes can be set (`Py_TPFLAGS_HEAPTYPE`)."""
+
 
 def register() -> None:
     """Install the hooks if `KVSPEC` or `KVSPEC_CANARY` switch them on, once there is a scheduler or model runner."""
@@ -17,7 +20,10 @@ def register() -> None:
 
 def attach(trace: Trace) -> None:
     """Install the hooks into vLLM, after its scheduler has been imported."""
-    hooks = Attached(trace).hooks
+    torch = importlib.import_module("torch")
+    # The events of a GPU are objects of C++, and cannot be observed; those that stand in for them on a CPU can.
+    observed = (torch.cuda.Stream, torch.Event) if torch.Event.__flags__ & HEAP_TYPE else ()
+    hooks = Attached(trace, *observed).hooks
     still = Standstill(hooks)
 
     def scheduled(_: None, output: Any, scheduler: Any, *__: Any, **___: Any) -> None:

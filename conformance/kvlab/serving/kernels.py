@@ -1,18 +1,26 @@
-"""On a CPU: plain torch instead of what SGLang has for GPUs alone.
+"""On a CPU: stand-ins for what SGLang and vLLM have for GPUs alone.
 
-These are the compiled functions that copy to its host cache and back, and the events of a prefill server.
+SGLang: the compiled functions that copy to its host cache and back, and the events of a prefill server. vLLM: streams,
+events, and the function of CUDA's driver that copies blocks to the host and back.
 """
 
+import ctypes
 import importlib
 import sys
 from collections.abc import Sequence
-from typing import Any
+from itertools import count
+from typing import Any, ClassVar
 
 from kvattach.live import After
+from kvattach.vllm.launches import STREAM
 
 HOST_POOLS = "sglang.srt.mem_cache.pool_host.mha"
 PREFILL = "sglang.srt.disaggregation.prefill"
 TRANSFERS = "sglang.srt.disaggregation.mooncake.conn"
+SCHEDULER = "vllm.v1.core.sched.scheduler"
+PLACEHOLDERS = "vllm.v1.worker.cpu.shm"
+"""It sets streams and events that do nothing."""
+COPIES = "vllm.v1.simple_kv_offload.cuda_mem_ops"
 
 
 def wait_for_sglang() -> None:
@@ -44,3 +52,72 @@ def _copy(
 
 def _nothing(*_: Any, **__: Any) -> None:
     """Memory needs no registration."""
+
+
+class Stream:
+    """Stands in for `torch.cuda.Stream`: what a thread queues is complete when its call returns."""
+
+    current: ClassVar["Stream"]
+    _numbers: ClassVar = count()
+
+    def __init__(self, **_: Any) -> None:
+        """A stream with a number of its own."""
+        self.cuda_stream: int | str = next(Stream._numbers)
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        """The lowest and the highest priority."""
+        return 0, 0
+
+    def wait_event(self, event: "Event") -> None:
+        """Do nothing: the event has happened."""
+
+    def wait_stream(self, stream: "Stream") -> None:
+        """Do nothing: the stream is empty."""
+
+    def synchronize(self) -> None:
+        """Do nothing: the stream is empty."""
+
+
+class Event:
+    """Stands in for `torch.Event`: it has happened when it is recorded."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        """An event that was never recorded has happened."""
+
+    def record(self, stream: Stream | None = None) -> None:
+        """Do nothing: everything in the stream is complete."""
+
+    def wait(self, stream: Stream | None = None) -> None:
+        """Do nothing: it has happened."""
+
+    def synchronize(self) -> None:
+        """Do nothing: it has happened."""
+
+    def query(self) -> bool:
+        """It has happened."""
+        return True
+
+
+def wait_for_vllm() -> None:
+    """Stand in for the device, from the import of vLLM's scheduler on."""
+    Stream.current = Stream()
+    Stream.current.cuda_stream = STREAM
+    sys.meta_path.insert(0, After({SCHEDULER, PLACEHOLDERS, COPIES}, _stand_in))
+
+
+def _stand_in(name: str) -> None:
+    if name == COPIES:
+        vars(importlib.import_module(name)).update(_resolve_batch_memcpy=lambda: (_copy_blocks, 0))
+        return
+    torch: Any = importlib.import_module("torch")
+    torch.Event, torch.cuda.Stream = Event, Stream
+    torch.cuda.current_stream = lambda: Stream.current
+
+
+def _copy_blocks(targets: int, sources: int, sizes: int, number: int, *_: Any) -> int:
+    """Copy blocks of bytes; the arguments are the addresses of arrays of `number` addresses and sizes."""
+    array = ctypes.c_uint64 * number
+    for place in zip(*(array.from_address(address) for address in (targets, sources, sizes)), strict=True):
+        ctypes.memmove(*place)
+    return 0

@@ -61,11 +61,11 @@ def serve_and_report(
     server = replace(server, pair=settings.pair)
     run = serve(server, python, release, folder, settings, say)
     status = check_traces(out, run.recordings, None, Forms(), merge=server.pair) if run.recordings else BROKEN
-    failures = _failures(run)
-    for line in [*failures, *wrong_tokens(run), _summary(run)]:
+    failed = failures(run)
+    for line in [*failed, *wrong_tokens(run), _summary(run)]:
         out.print(Text(line), soft_wrap=True)
     sys.stdout.flush()
-    return BROKEN if failures or run.differences else status or CONFORMS
+    return BROKEN if failed or run.differences else status or CONFORMS
 
 
 def installed(engine: str, version: str, say: Callable[[str], object]) -> tuple[Path, Path | None]:
@@ -88,12 +88,15 @@ def installed(engine: str, version: str, say: Callable[[str], object]) -> tuple[
         raise NoEnvironment(str(error)) from error
 
 
-def _failures(run: Run) -> list[str]:
+def failures(run: Run) -> list[str]:
+    """A line for each failure besides broken rules and wrong tokens."""
     found = (
         [] if run.recordings else ["nothing was recorded: the server made no scheduler that kvspec knows (server.log)"]
     )
     if run.died:
         found.append(f"the server ended by itself: {run.died}")
+    if run.ended:
+        found.append(f"the recording ends before the traffic: {run.ended}")
     return found + [f"no answer: {failure}" for failure in run.traffic.failures[:SHOWN]]
 
 

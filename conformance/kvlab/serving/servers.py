@@ -23,6 +23,13 @@ _OF_CPU = {"SGLANG_USE_CPU_ENGINE", "KVSPEC_STUBS"}
 """The variables of an SGLang server on a CPU."""
 
 
+_ONE_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+"""vLLM's scheduler and worker are one process, as on a GPU: on a CPU they are two by default."""
+
+TOKEN_BYTES = 2048
+"""The KV bytes of a token of the model: two layers of two heads, each with keys and values of 64 numbers."""
+
+
 @dataclass(frozen=True)
 class Server:
     """One server with its configuration."""
@@ -137,17 +144,38 @@ def sglang(seed: int) -> Server:
 
 
 def with_host_cache(server: Server, seed: int) -> Server:
-    """An SGLang server with a host cache; the seed draws its size and policy.
+    """An SGLang or vLLM server with a cache on the host; the seed draws its size and policy.
 
-    Its tree has the core in Python: the hooks do not support the other core with a host cache.
+    SGLang's tree has the core in Python: the hooks do not support the other core with a host cache.
     """
     rng = random.Random(f"{seed} host cache")
+    if server.engine == "vllm":
+        return _offloading(server, rng)
     arguments = [*server.arguments, "--enable-hierarchical-cache"]
     arguments += ["--hicache-io-backend", "direct", "--hicache-mem-layout", "layer_first"]
     arguments += ["--hicache-ratio", str(rng.choice([1.2, 2.0]))]
     arguments += ["--hicache-write-policy", rng.choice(["write_through", "write_through_selective", "write_back"])]
     environment = {**server.environment, "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": "python"}
     return replace(server, arguments=arguments, environment=environment)
+
+
+def _offloading(server: Server, rng: random.Random) -> Server:
+    """With `SimpleCPUOffloadConnector`. The device holds few requests, and the host up to four times as many."""
+    page_size = int(server.arguments[server.arguments.index("--block-size") + 1])
+    tokens = rng.choice([512, 768])
+    options = {
+        "cpu_bytes_to_use": tokens * TOKEN_BYTES * rng.choice([1, 2, 4]),
+        "lazy_offload": rng.choice([False, True]),
+    }
+    transfers = {
+        "kv_connector": "SimpleCPUOffloadConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": options,
+    }
+    arguments = [*server.arguments, "--num-gpu-blocks-override", str(tokens // page_size)]
+    arguments += ["--kv-transfer-config", json.dumps(transfers)]
+    stubs = {"KVSPEC_STUBS": f"{server.environment['KVSPEC_STUBS']},cuda"}
+    return replace(server, arguments=arguments, environment={**server.environment, **_ONE_PROCESS, **stubs})
 
 
 def on_gpu(server: Server) -> Server:
@@ -180,8 +208,8 @@ def _half_of_sglang(server: Server, name: str) -> Server:
 
 
 def _half_of_vllm(server: Server, name: str, port: int) -> Server:
-    """NIXL transfers. Scheduler and worker are one process, as on a GPU: on a CPU they are two by default."""
-    channel = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NIXL_SIDE_CHANNEL_PORT": str(port)}
+    """NIXL transfers."""
+    channel = {**_ONE_PROCESS, "VLLM_NIXL_SIDE_CHANNEL_PORT": str(port)}
     transfers = {"kv_connector": "NixlConnector", "kv_role": "kv_both", "kv_buffer_device": "cpu", "engine_id": name}
     arguments = [*server.arguments, "--kv-transfer-config", json.dumps(transfers)]
     return replace(server, arguments=arguments, environment={**server.environment, **channel})

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -66,6 +67,8 @@ class Run:
     differences: list[Difference] = field(default_factory=list)
     died: str = ""
     """The last line of the server's log, if it ended by itself."""
+    ended: str = ""
+    """Why the hooks of a server ended their trace before the traffic did, from its log."""
 
 
 def serve(
@@ -106,6 +109,7 @@ def serve(
             for log, (process, _) in started.items():
                 if process.poll() is not None:
                     run.died = _last_line(log)
+                run.ended = run.ended or trace_ended(log)
     except NoEnvironment as error:
         # Its first request may have ended it; the recording shows how.
         run.died = str(error)
@@ -216,6 +220,12 @@ def _stop(process: "subprocess.Popen[bytes]") -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+
+
+def trace_ended(log: Path) -> str:
+    """Why the hooks of a server have ended their trace, from its log; empty if they have not."""
+    found = re.search("kvspec: the trace ends: (.*)", log.read_text(encoding="utf-8", errors="replace"))
+    return found[1] if found else ""
 
 
 def _last_line(log: Path) -> str:

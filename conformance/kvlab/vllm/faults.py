@@ -10,12 +10,14 @@ def defects() -> list[Defect]:
     from vllm.v1.core.sched.scheduler import Scheduler
     from vllm.v1.core.single_type_kv_cache_manager import SingleTypeKVCacheManager
 
-    popped = (SingleTypeKVCacheManager, "pop_blocks_for_free", "trim_null_head(req_blocks)")
+    freed = "req_blocks = self.req_to_blocks.pop(request_id, [])"
+    popped = (SingleTypeKVCacheManager, "pop_blocks_for_free", freed)
     waiting = "if request_id not in self.finished_recving_kv_req_ids:"
     arrived = "self.finished_recving_kv_req_ids.remove(request.request_id)"
-    cached = "min(num_tokens, num_hashed_tokens) // self.block_size"
-    further = "min(num_tokens + self.block_size, num_hashed_tokens) // self.block_size"
-    further = f"min({further}, len(self.req_to_blocks[request.request_id]))"
+    cached = "if num_cached_blocks >= num_full_blocks:"
+    hashed = "len(request.block_hashes) * self.block_pool.hash_block_size // self.block_size"
+    held = "len(self.req_to_blocks[request.request_id])"
+    further = f"if num_cached_blocks >= (num_full_blocks := min(num_full_blocks + 1, {hashed}, {held})):"
     processed = "max(0, total_computed_tokens - request.num_in_flight_tokens),"
     sent = "for req_id in kv_connector_output.finished_sending or ():"
     blocks = "req_to_new_blocks[req_id].get_block_ids(allow_none=True)"
@@ -40,12 +42,12 @@ def defects() -> list[Defect]:
         Defect(
             "tail not freed",
             "the last block of a request is forgotten",
-            ((*popped, "trim_null_head(req_blocks)[:-1]"),),
+            ((*popped, f"{freed}[:-1]"),),
         ),
         Defect(
             "freed twice",
             "the last block of a request is given back twice",
-            ((*popped, "trim_null_head(req_blocks) + req_blocks[-1:]"),),
+            ((*popped, f"{freed}; req_blocks = req_blocks + req_blocks[-1:]"),),
         ),
         Defect(
             "fence taken away",

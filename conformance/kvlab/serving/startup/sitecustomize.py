@@ -20,6 +20,11 @@ if "sgl_kernel" in _names:
 
     wait_for_sglang()
 
+if "cuda" in _names:
+    from kvlab.serving.kernels import wait_for_vllm
+
+    wait_for_vllm()
+
 if os.environ.get("KVSPEC_FAULT"):
     from kvlab.serving.faults import wait_for_engine
 
