@@ -8,14 +8,13 @@ A launch is one `schedule()` that schedules tokens: it is queued when that retur
 `update_from_output` gets its output.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
 from kvattach.hooks import Hooks, Trace
 from kvattach.streams import Streams
 from kvattach.vllm.blocks import Books, books_of, counted
-from kvattach.vllm.chunks import Chunks
 from kvattach.vllm.launches import Launches
 from kvattach.vllm.nixl import Nixl
 from kvattach.vllm.offload import OFFLOAD, Offload, Side
@@ -43,11 +42,13 @@ COPIES = "copies"
 class Attached:
     """Emits the events of one scheduler of this process, from its creation on."""
 
-    def __init__(self, trace: Trace, stream: Any = None, event: Any = None, *, chunks: bool = False) -> None:
+    def __init__(
+        self, trace: Trace, stream: Any = None, event: Any = None, kinds: Sequence[Callable[..., Side]] = ()
+    ) -> None:
         """Install the hooks, and import vLLM's modules.
 
-        With the classes of streams and events the hooks also observe vLLM's own offloading to the CPU; `chunks` adds
-        `kv_offload`.
+        With the classes of streams and events the hooks also observe vLLM's own offloading to the CPU, and other
+        `kinds` of offloading.
         """
         import vllm.v1.core.block_pool as block_pool
         import vllm.v1.core.kv_cache_manager as manager
@@ -102,7 +103,7 @@ class Attached:
         self._streams = None if stream is None else Streams(hooks, stream, event)
         if self._streams is not None:
             self._offload = Offload(self, self._streams)
-            self._sides = [self._offload, *([Chunks(self, self._streams)] if chunks else [])]
+            self._sides = [self._offload, *(kind(self, self._streams) for kind in kinds)]
 
     def _hook_pool(self, pool: Any, names: Any) -> None:
         """Observe the pages that a block pool allocates, and their names."""
@@ -316,7 +317,7 @@ class Attached:
         for side in self._sides:
             manager = side.of(scheduler.connector)
             if manager is not None:
-                self._side, pools[HOST] = side, side.start(manager, self._pool, size)
+                self._side, pools[side.pool] = side, side.start(manager, self._pool, size)
                 pools |= side.more_pools()
         if self._side is not None and self._side is self._offload:
             host = scheduler.connector.scheduler_manager.cpu_block_pool

@@ -55,6 +55,9 @@ class Attached(Protocol):
 class Side:
     """The common part of all kinds of offloading: a pool on the host, and copies on streams."""
 
+    pool = HOST
+    """The name of that pool in a trace."""
+
     def __init__(self, attached: Attached, streams: Streams) -> None:
         """Begin without an observed pool."""
         self._attached, self._streams = attached, streams

@@ -8,9 +8,9 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from kvlab.stubs import Arguments
-from kvlab.vllm import kv_offloading, nixl, offloading
+from kvlab.vllm import hf3fs, kv_offloading, nixl, offloading
 from kvlab.vllm.connector import Connector
-from kvlab.vllm.workload import POLICIES, Workload
+from kvlab.vllm.workload import HF3FS, POLICIES, Workload
 
 
 class Drafter(Arguments):
@@ -78,7 +78,7 @@ def fitting(work: Workload, known: bool = True) -> Workload:
     from vllm.v1.core.sched.scheduler import Scheduler
 
     shared = set() if _hashes_apart(Scheduler) else {"state"}
-    if work.offload and work.offload not in POLICIES:
+    if work.offload and work.offload not in (*POLICIES, HF3FS):
         manager = importlib.import_module("vllm.v1.simple_kv_offload.manager").SimpleCPUOffloadScheduler
         shared |= set() if _hashes_apart(manager) else {"state"} if known else {"state", "full", "window"}
     size = hash_block_size(work)
@@ -93,7 +93,7 @@ def _hashes_apart(owner: type) -> bool:
 
 def offloading_of(work: Workload) -> ModuleType:
     """The module that drives the workload's offloading."""
-    return kv_offloading if work.offload in POLICIES else offloading
+    return hf3fs if work.offload == HF3FS else kv_offloading if work.offload in POLICIES else offloading
 
 
 def configured(work: Workload) -> tuple[Any, Any]:
@@ -152,7 +152,8 @@ def _config(work: Workload) -> SimpleNamespace:
     if work.connector or work.offload:
         transfer = Arguments(kv_load_failure_policy=work.on_failure, is_kv_consumer=True, is_kv_producer=False)
         if work.offload:
-            transfer.kv_connector_extra_config = offloading_of(work).options(work)
+            transfer.kv_connector_extra_config = options = offloading_of(work).options(work)
+            transfer.get_from_extra_config = options.get
             transfer.engine_id = "engine"
         if work.server:
             transfer = nixl.configured(work, transfer)

@@ -15,12 +15,15 @@ from types import SimpleNamespace
 from typing import Any
 
 from kvattach.hooks import Hooks, Trace
+from kvattach.vllm.chunks import Chunks
+from kvattach.vllm.hf3fs import Files
 from kvattach.vllm.launches import STREAM
+from kvattach.vllm.offload import Side
 from kvlab.device import Event, Point, Stream, advance
-from kvlab.vllm import kv_offloading, nixl
+from kvlab.vllm import hf3fs, kv_offloading, nixl
 from kvlab.vllm.network import KINDS
 from kvlab.vllm.release import prepare
-from kvlab.vllm.workload import POLICIES, Workload
+from kvlab.vllm.workload import HF3FS, POLICIES, Workload
 
 FROM_WHEEL = (
     "vllm.distributed.kv_transfer.kv_connector.utils",
@@ -95,6 +98,8 @@ def lacking(work: Workload, without: str) -> str:
     """Why a workload's offloading cannot be driven. `without`: why `simple_kv_offload` cannot."""
     if work.connector in KINDS:
         return nixl.prepared()
+    if work.offload == HF3FS:
+        return hf3fs.prepared()
     if work.offload in POLICIES:
         return kv_offloading.prepared()
     return without if work.offload else ""
@@ -104,8 +109,14 @@ def attached(trace: Trace, *, offloading: bool) -> Hooks:
     """The hooks, with the host's pools if they are driven."""
     from kvattach.vllm.hooks import Attached
 
-    chunks = not kv_offloading.prepared()
-    return (Attached(trace, Stream, Event, chunks=chunks) if offloading else Attached(trace)).hooks
+    if not offloading:
+        return Attached(trace).hooks
+    kinds: list[Callable[..., Side]] = []
+    if not kv_offloading.prepared():
+        kinds.append(Chunks)
+    if not hf3fs.prepared():
+        kinds.append(Files)
+    return Attached(trace, Stream, Event, kinds).hooks
 
 
 def connector(config: Any, kv_cache_config: Any, *, worker: bool) -> Any:

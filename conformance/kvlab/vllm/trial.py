@@ -6,12 +6,13 @@ from kvattach.hooks import Hooks
 from kvattach.patches import Patches
 from kvlab.drives import CheckedTrace, Trial, known_issues
 from kvlab.goals import ILLUSTRATED, SERVED, SPECULATIVE
-from kvlab.vllm import kv_offloading, nixl
+from kvlab.vllm import hf3fs, kv_offloading, nixl
 from kvlab.vllm.driver import EngineGaveUp, StuckError
 from kvlab.vllm.engine import fitting
 from kvlab.vllm.faults import defects
 from kvlab.vllm.faults_chunks import chunk_defects
 from kvlab.vllm.faults_events import event_defects
+from kvlab.vllm.faults_hf3fs import file_defects
 from kvlab.vllm.faults_nixl import pull_defects, push_defects
 from kvlab.vllm.faults_offload import offloading_defects
 from kvlab.vllm.faults_pictures import picture_defects
@@ -21,7 +22,14 @@ from kvlab.vllm.issues import RUNS, drawn, fix
 from kvlab.vllm.offloading import attached as attached_to
 from kvlab.vllm.offloading import lacking, prepared
 from kvlab.vllm.servers import driven
-from kvlab.vllm.workload import Workload, chunks_workload, offloading_workload, random_workload, servers_workload
+from kvlab.vllm.workload import (
+    Workload,
+    chunks_workload,
+    files_workload,
+    offloading_workload,
+    random_workload,
+    servers_workload,
+)
 from kvspec.memory.events import Failed
 
 OFFLOADING_EVERY = 4
@@ -29,6 +37,9 @@ OFFLOADING_EVERY = 4
 
 CHUNKS_EVERY = 8
 """One seed of so many drives its `kv_offload` besides."""
+
+FILES_EVERY = 16
+"""One seed of so many drives its connector to files of 3FS besides."""
 
 SERVERS_EVERY = 4
 """One seed of so many drives a prefill and a decode server besides."""
@@ -42,6 +53,7 @@ def trial(folder: Path | None) -> Trial:
     """
     without = prepared(folder)
     without_chunks = kv_offloading.prepared()
+    without_files = hf3fs.prepared()
     without_servers = nixl.prepared()
     attached: list[Hooks] = []
     checked: list[CheckedTrace] = []
@@ -67,6 +79,8 @@ def trial(folder: Path | None) -> Trial:
             drive(offloading_workload(seed, known=not avoided))
         if seed % CHUNKS_EVERY == CHUNKS_EVERY - 3 and not without_chunks:
             drive(chunks_workload(seed, known=not avoided))
+        if seed % FILES_EVERY == FILES_EVERY - 4 and not without_files:
+            drive(files_workload(seed, known=not avoided))
         if seed % SERVERS_EVERY == SERVERS_EVERY - 2 and not without_servers:
             drive(servers_workload(seed, known=not avoided))
 
@@ -83,6 +97,7 @@ def trial(folder: Path | None) -> Trial:
         *picture_defects(),
         *([] if without else offloading_defects()),
         *([] if without_chunks else chunk_defects()),
+        *([] if without_files else file_defects()),
         *([] if without_servers else [*pull_defects(), *push_defects()]),
     ]
     known = known_issues(

@@ -6,6 +6,9 @@ from dataclasses import dataclass, field, replace
 POLICIES = ("lru", "arc")
 """How `kv_offload` evicts."""
 
+HF3FS = "hf3fs"
+"""The connector that keeps blocks in files of 3FS."""
+
 
 @dataclass(frozen=True)
 class Workload:
@@ -47,7 +50,7 @@ class Workload:
     """Whether a restarted server is a new engine, as if no `engine_id` were configured."""
     offload: str = ""
     """vLLM's own offloading instead of a connector: the mode of `simple_kv_offload` (`eager`, `lazy`), the eviction
-    policy of `kv_offload` (`lru`, `arc`), or `` for none."""
+    policy of `kv_offload` (`lru`, `arc`), the connector `hf3fs`, or `` for none."""
     host: int = 0
     """Pages of its pool on the host, including the null block."""
     host_chunk: int = 1
@@ -248,6 +251,19 @@ def chunks_workload(seed: int, known: bool = True) -> Workload:
         host_chunk=blocks,
         store_threshold=dice.choice((0, 0, 2)),
         sync_loads=0 if states and not known else dice.choice((0, 0, 64)),
+    )
+
+
+def files_workload(seed: int, known: bool = True) -> Workload:
+    """A random workload with `HF3FSKVConnector`; without `known` as `random_workload`. It takes one group."""
+    base, dice = offloading_workload(seed, known), random.Random(f"{seed} files")
+    return replace(
+        base,
+        groups=(("full", 4, 0),),
+        offload=HF3FS,
+        host=dice.randrange(60, 400),
+        drafts=0,
+        reset=0.0,
     )
 
 
