@@ -1,26 +1,27 @@
 """Drives vLLM's scheduler together with its older model runner, for a hybrid model with drafts; there is no model.
 
 The runner's own functions move its batch's rows, prepare each pass, and copy the counts of accepted tokens to pinned
-memory on a simulated device, which gets there when it is let. A kernel that also copies states is stood in for.
+memory on a simulated device, which gets there when it is let. Kernels are stood in for.
+
+`kvlab.vllm.offloading.prepared` makes it importable.
 """
 
 import random
+from collections import Counter
 from collections.abc import Callable, Set
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-from kvattach.patches import Patches
 from kvcheck import Finding
 from kvlab.device import Event, Stream, advance, stood_in
-from kvlab.injection import mend
 from kvlab.stubs import StandIn
 from kvlab.tokens import Tokens
 from kvlab.vllm.driver import Drive
 from kvlab.vllm.runner import Runner, Step
-from kvlab.vllm.runner_v1 import GPUModelRunner, RunnerV1
-from kvlab.vllm.workload import Workload, random_workload
+from kvlab.vllm.runner_v1 import RunnerV1
+from kvlab.vllm.workload import Workload
 
 FEW = 6
 """The most entries that the device completes between two steps of the host."""
@@ -59,6 +60,8 @@ class HybridRunner(RunnerV1):
         self.mamba_prev_last_scheduled_idx = self.valid_sampled_token_count_event = None
         batch = self.input_batch
         batch.num_accepted_tokens_cpu_tensor = batch.num_accepted_tokens_cpu_tensor.as_subclass(Late)
+        # A kernel computes where the pass writes: nothing here reads that.
+        batch.block_table.compute_slot_mapping = lambda *_: None
 
     def _calc_spec_decode_metadata(self, *_: Any) -> Any:
         """For the sampler, which is stood in for."""
@@ -105,26 +108,6 @@ class Counting(Runner):
         return step
 
 
-def workload(seed: int) -> Workload:
-    """A random workload of a hybrid model with drafts, whose batch changes often."""
-    dice = random.Random(f"{seed} accepted")
-    base = random_workload(seed)
-    return Workload(
-        seed=seed,
-        requests=base.requests,
-        blocks=dice.randrange(40, 90),
-        groups=(("full", 4, 0), ("state", 4, 0)),
-        launches=dice.choice((1, 2, 2)),
-        policy=base.policy,
-        drafts=dice.choice((1, 3)),
-        budget=base.budget,
-        chunk=base.chunk,
-        running=base.running,
-        abort=base.abort,
-        documents=base.documents,
-    )
-
-
 class HybridDrive(Drive):
     """A drive of the scheduler, with the older model runner."""
 
@@ -134,30 +117,7 @@ class HybridDrive(Drive):
         self._runner = Counting(self.work, self._tokens, self._dice)
 
 
-def run(work: Workload, report: Callable[[Finding], None]) -> None:
-    """Drive one workload."""
+def run(work: Workload, report: Callable[[Finding], None]) -> Counter[str]:
+    """Drive one workload, as `Drive.run` does."""
     with stood_in(torch, work.seed):
-        HybridDrive(work, report).run()
-
-
-_GATHERED = "if self.use_async_scheduling and prev_req_id_to_index:"
-
-
-def await_counts(patches: Patches) -> None:
-    """The host waits for the copy of the counts before it moves their rows."""
-    update = GPUModelRunner._update_states
-
-    def awaited(runner: Any, output: Any) -> Any:
-        runner.num_accepted_tokens_event.synchronize()
-        return update(runner, output)
-
-    patches.set(GPUModelRunner, "_update_states", awaited)
-
-
-def keep_order(patches: Patches) -> None:
-    """Rows that were moved with their counts are not put in order a second time."""
-    mend(patches, "counts in order", (GPUModelRunner, "_prepare_inputs", _GATHERED, "if False:"))
-
-
-FIXES = (await_counts, keep_order)
-"""Both are needed: vLLM's pull request 53919."""
+        return HybridDrive(work, report).run()

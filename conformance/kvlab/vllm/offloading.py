@@ -22,7 +22,7 @@ from kvattach.vllm.offload import Side
 from kvlab.device import Event, Point, Stream, advance
 from kvlab.vllm import hf3fs, kv_offloading, nixl
 from kvlab.vllm.network import KINDS
-from kvlab.vllm.release import prepare
+from kvlab.vllm.release import RUNNER_V1, prepare, without_counts
 from kvlab.vllm.workload import HF3FS, POLICIES, Workload
 
 FROM_WHEEL = (
@@ -79,7 +79,7 @@ def prepared(folder: Path | None) -> str:
     Raises:
         EngineError: as `prepare`.
     """
-    prepare(folder, *FROM_WHEEL, *kv_offloading.FROM_WHEEL)
+    prepare(folder, *FROM_WHEEL, *kv_offloading.FROM_WHEEL, *RUNNER_V1)
     if importlib.util.find_spec("vllm.v1.simple_kv_offload") is None:
         return "it has no simple_kv_offload"
     try:
@@ -95,7 +95,9 @@ def prepared(folder: Path | None) -> str:
 
 
 def lacking(work: Workload, without: str) -> str:
-    """Why a workload's offloading cannot be driven. `without`: why `simple_kv_offload` cannot."""
+    """Why a workload cannot be driven. `without`: why `simple_kv_offload` cannot."""
+    if work.counts:
+        return without_counts()
     if work.connector in KINDS:
         return nixl.prepared()
     if work.offload == HF3FS:

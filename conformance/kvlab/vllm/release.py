@@ -4,6 +4,7 @@ The scheduler and its managers are plain Python on top of torch. Importing them 
 For a bare wheel stubs replace these, so that only the release's own scheduling code runs.
 """
 
+import importlib
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -59,6 +60,9 @@ RUNNER = (
 )
 """Further modules, which prepare the inputs of a step, without a model."""
 
+V1_RUNNER = "vllm.v1.worker.gpu_model_runner"
+"""The older model runner."""
+
 RUNNER_V1 = (
     "vllm.model_executor.warmup.jit_warmup",
     "vllm.model_executor.warmup.jit_warmup_triton_helper",
@@ -67,10 +71,10 @@ RUNNER_V1 = (
     "vllm.v1.sample.logits_processor.state",
     "vllm.v1.worker.block_table",
     "vllm.v1.worker.gpu_input_batch",
-    "vllm.v1.worker.gpu_model_runner",
+    V1_RUNNER,
     "vllm.v1.worker.mamba_utils",
 )
-"""The same for the older model runner."""
+"""The same for that."""
 
 
 def prepare(folder: Path | None, *more: str) -> None:
@@ -110,3 +114,14 @@ def prepare_runners(folder: Path) -> None:
     vllm.platforms.current_platform = StandIn()
     vllm.platforms.current_platform.device_type = "cpu"
     vllm.platforms.current_platform.is_pin_memory_available = lambda: False
+
+
+def without_counts() -> str:
+    """Why the older model runner of this process's release cannot be driven; empty if it can."""
+    if hasattr(sys.modules["vllm"], "__file__"):
+        return "stubs replace kernels of a bare wheel only"
+    try:
+        runner = importlib.import_module(V1_RUNNER).GPUModelRunner
+    except (ImportError, AttributeError, TypeError) as error:
+        return f"its older model runner cannot be imported: {error}"
+    return "" if hasattr(runner, "_get_mamba_bufs") else "its older model runner waits for the counts"

@@ -21,6 +21,7 @@ gpu_input_batch: Any = import_module("vllm.v1.worker.gpu_input_batch")
 gpu_model_runner: Any = import_module("vllm.v1.worker.gpu_model_runner")
 _PROCESSORS = "vllm.v1.sample.logits_processor"
 gpu_input_batch.BatchUpdateBuilder = import_module(f"{_PROCESSORS}.state").BatchUpdateBuilder
+gpu_input_batch.PIN_MEMORY = False
 gpu_input_batch.MoveDirectionality = import_module(f"{_PROCESSORS}.interface").MoveDirectionality
 block_table: Any = import_module("vllm.v1.worker.block_table")
 block_table.get_dcp_group = block_table.get_pcp_group = lambda: SimpleNamespace(world_size=1, rank_in_group=0)

@@ -17,6 +17,7 @@ from kvlab.device import Stream, stood_in
 from kvlab.hosts import One, Together
 from kvlab.tokens import ignored
 from kvlab.traffic import last_ones
+from kvlab.vllm import counts
 from kvlab.vllm.driver import DRAIN, Drive, StuckError
 from kvlab.vllm.driver import driven as driven_alone
 from kvlab.vllm.engine import configured, make_request
@@ -260,15 +261,18 @@ def watch_leases(hooks: Hooks) -> None:
 
 
 def driven(work: Workload, hooks: Hooks, report: Callable[[Finding], None] = ignored) -> Counter[str]:
-    """Drive one workload. Two servers have their own hooks instead of `hooks`, and both use the trace of `hooks`.
+    """Drive one workload.
 
-    `report` takes findings on tokens.
+    Two servers have their own hooks instead of `hooks`, and both use the trace of `hooks`; so does the older model
+    runner. `report` takes findings on tokens.
 
     Raises:
         StuckError, EngineGaveUp, RuntimeError: as `Pair.run`.
     """
     import torch
 
+    if work.counts:
+        return counts.driven(work, hooks, report)
     if work.connector not in KINDS:
         return driven_alone(work, report)
     hooks.detach()

@@ -21,10 +21,12 @@ from kvlab.vllm.faults_tokens import token_defects
 from kvlab.vllm.issues import RUNS, drawn, fix
 from kvlab.vllm.offloading import attached as attached_to
 from kvlab.vllm.offloading import lacking, prepared
+from kvlab.vllm.release import without_counts
 from kvlab.vllm.servers import driven
 from kvlab.vllm.workload import (
     Workload,
     chunks_workload,
+    counts_workload,
     files_workload,
     offloading_workload,
     random_workload,
@@ -44,6 +46,9 @@ FILES_EVERY = 16
 SERVERS_EVERY = 4
 """One seed of so many drives a prefill and a decode server besides."""
 
+COUNTS_EVERY = 8
+"""One seed of so many drives the older model runner besides."""
+
 
 def trial(folder: Path | None) -> Trial:
     """The release in `folder`; `None`: the installed one.
@@ -55,6 +60,7 @@ def trial(folder: Path | None) -> Trial:
     without_chunks = kv_offloading.prepared()
     without_files = hf3fs.prepared()
     without_servers = nixl.prepared()
+    uncounted = without_counts()
     attached: list[Hooks] = []
     checked: list[CheckedTrace] = []
     avoided: list[Patches] = []
@@ -83,6 +89,8 @@ def trial(folder: Path | None) -> Trial:
             drive(files_workload(seed, known=not avoided))
         if seed % SERVERS_EVERY == SERVERS_EVERY - 2 and not without_servers:
             drive(servers_workload(seed, known=not avoided))
+        if seed % COUNTS_EVERY == COUNTS_EVERY - 4 and not uncounted:
+            drive(counts_workload(seed))
 
     def fix_all(patches: Patches) -> None:
         avoided[:] = [patches]

@@ -97,6 +97,8 @@ class Workload:
     """The common prefixes of prompts."""
     prompts: tuple[tuple[int, ...], ...] = field(default=(), repr=False)
     """Prompts to use in turn, instead of random ones."""
+    counts: bool = False
+    """Whether the older model runner prepares each pass and counts its accepted tokens; only that is hooked."""
     events: bool = False
     """Whether KV events are published for routers."""
     fence: bool = True
@@ -264,6 +266,27 @@ def files_workload(seed: int, known: bool = True) -> Workload:
         host=dice.randrange(60, 400),
         drafts=0,
         reset=0.0,
+    )
+
+
+def counts_workload(seed: int) -> Workload:
+    """A random workload of a hybrid model with drafts in the older model runner. Its batch changes often."""
+    dice = random.Random(f"{seed} accepted")
+    base = random_workload(seed)
+    return Workload(
+        seed=seed,
+        counts=True,
+        requests=base.requests,
+        blocks=dice.randrange(40, 90),
+        groups=(("full", 4, 0), ("state", 4, 0)),
+        launches=dice.choice((1, 2, 2)),
+        policy=base.policy,
+        drafts=dice.choice((1, 3)),
+        budget=base.budget,
+        chunk=base.chunk,
+        running=base.running,
+        abort=base.abort,
+        documents=base.documents,
     )
 
 
