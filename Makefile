@@ -99,7 +99,7 @@ engines-from: .venv/.engines.stamp ## Check engines from checkouts, folders of S
 fleet: .venv/.fleet.stamp ## Test what --ray does, on a local cluster of Ray with two workers (two minutes)
 	@$(BIN)/pytest -q tests/fleet
 
-live: .venv/.engines.stamp ## Serve real engines on the CPU, with traffic and faults: LIVE=releases (20 minutes; environments of gigabytes)
+live: .venv/.engines.stamp ## Serve real engines on the CPU, with traffic and faults: LIVE=releases (two hours; environments of gigabytes)
 	@KVSPEC_LIVE="$(LIVE)" $(BIN)/pytest -q tests/live
 
 own-tests: .venv/.engines.stamp ## Run vLLM's own tests without kvspec and with each event checked, and compare (half an hour; an environment of gigabytes)

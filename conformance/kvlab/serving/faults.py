@@ -55,7 +55,7 @@ def _of_vllm() -> list[Defect]:
 DEFECTS: dict[str, tuple[str, Callable[[], list[Defect]]]] = {
     "sglang": ("sglang.srt.managers.scheduler", _of_sglang),
     "sglang-jax": ("sgl_jax.srt.managers.scheduler", _of_sglang_jax),
-    "vllm": ("vllm.v1.engine.core", _of_vllm),
+    "vllm": ("vllm.v1.core.sched.scheduler", _of_vllm),
     "transformers": ("transformers.generation.continuous_batching.continuous_api", _of_transformers),
 }
 """Engine -> the module after whose import a defect is injected, and its defects."""
