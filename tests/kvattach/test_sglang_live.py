@@ -48,11 +48,9 @@ def test_the_pool_of_pages_on_the_host_is_found_in_newer_and_older_releases() ->
 def test_a_memory_that_the_hooks_read_at_once_is_named() -> None:
     release = SimpleNamespace(unified=True, checkpoints=True)
     plain: dict[str, Any] = {"host": None, "allocator": object(), "rows": object()}
-    windows = SimpleNamespace(full_to_swa_index_mapping=None)
     assert read_at_once(release, SimpleNamespace(**plain)) == ""
     parts: dict[str, dict[str, Any]] = {
         "a host cache": {"host": object()},
-        "sliding windows": {"allocator": windows},
         "recurrent states": {"rows": SimpleNamespace(mamba_allocator=object())},
     }
     for reason, part in parts.items():

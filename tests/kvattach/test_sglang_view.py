@@ -27,7 +27,7 @@ class RustCore:
             SimpleNamespace(node_id=7, path_start=0, path_end=4),
             SimpleNamespace(node_id=9, path_start=4, path_end=6),
         ]
-        return (nodes,) if ends == [9] else (nodes[:1],)
+        return tuple(nodes if end == 9 else nodes[:1] for end in ends)
 
     def get_component_device_value(self, node: int, component: int) -> Any:
         return {SWA: np.array([4, 5]), MAMBA: np.array([8])}[component] if node == 9 else None
@@ -72,7 +72,8 @@ def test_a_path_is_spans_with_their_pages(tree: OpaqueTree) -> None:
     assert tree.device(first) == [1, 5]
     assert tree.device(second) == [3]
     assert [tree.length(span) for span in (first, second)] == [4, 2]
-    assert tree.leads_to(9, first) and not tree.leads_to(9, replace(first, id=8))
+    assert tree.common([first, replace(second, id=8)], [9, 7]) == [1, 1]
+    assert tree.common([first, second], [9, 7]) == [2, 1]
     assert first in tree.path(7), "a node is the same one on every path"
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from kvattach.hooks import Hooks, Trace
 from kvattach.sglang.release import Release
-from kvattach.sglang.view import HOST, KV, NEW, TREE, WINDOW, Ids, Tree
+from kvattach.sglang.view import EITHER, HOST, KV, NEW, TREE, WINDOW, Ids, Tree
 from kvspec.memory.events import Drop, Take
 from kvspec.memory.events import Release as Released
 
@@ -125,10 +125,14 @@ class Holders:
         self._freed(HOST, self._who[-1], self._tree.pages(slots))
 
     def _free_called(self, allocator: Any, indices: Any, slots_per_index: int) -> None:
-        pool, who = self._pool_of(allocator), self._who[-1]
+        pool, who, caller = self._pool_of(allocator), self._who[-1], self._who[-2:][0]
 
         def freed(indices: Any) -> None:
-            self._freed(pool, who, list(dict.fromkeys(index // slots_per_index for index in indices.tolist())))
+            pages = list(dict.fromkeys(index // slots_per_index for index in indices.tolist()))
+            if who != EITHER:
+                self._freed(pool, who, pages)
+            else:
+                self._freed(pool, TREE if all(page in self._keys[pool] for page in pages) else caller, pages)
 
         self.hooks.later(freed, indices)
 
@@ -156,7 +160,12 @@ class Holders:
     def _windows_freed(self, before: list[tuple[Any, int]], *_: Any, **__: Any) -> None:
         """Emit the waiting pages as free; pages that were freed at once are already emitted."""
         for (waiting, known), divide in zip(before, (1, self._size), strict=True):
-            slots = [slot for part in (waiting or [])[known:] for slot in part.tolist()]
-            pages = list(dict.fromkeys(slot // divide for slot in slots if slot >= divide))
-            if pages:
-                self._freed(WINDOW, self._who[-1], pages)
+            parts = (waiting or [])[known:]
+            if parts:
+                self.hooks.later(partial(self._windows_left, self._who[-1], divide), *parts)
+
+    def _windows_left(self, who: str, divide: int, *parts: Any) -> None:
+        slots = [slot for part in parts for slot in part.tolist()]
+        pages = list(dict.fromkeys(slot // divide for slot in slots if slot >= divide))
+        if pages:
+            self._freed(WINDOW, who, pages)

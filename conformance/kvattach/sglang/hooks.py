@@ -17,7 +17,7 @@ from kvattach.sglang.pictures import Pictures
 from kvattach.sglang.release import Release
 from kvattach.sglang.routers import Routers
 from kvattach.sglang.table import Table
-from kvattach.sglang.view import HOST, KV, METADATA, NEW, ROWS, STATES, STORAGE, TREE, WINDOW, Stay, tree_of
+from kvattach.sglang.view import EITHER, HOST, KV, METADATA, NEW, ROWS, STATES, STORAGE, TREE, WINDOW, Stay, tree_of
 from kvspec.memory.events import Count, Drop, Idle, Pages, Pool, Use
 
 
@@ -61,12 +61,12 @@ class Attached(Launched):
         self._cache, self._host, self._to_token = memory.cache, host, memory.rows
         self._size = size
         self._allocators = {KV: getattr(allocator, "full_attn_allocator", allocator)}
-        self._window, self._sides = 0, getattr(allocator, "full_to_swa_index_mapping", None)
-        if self._sides is not None:
+        self._window, sides = 0, getattr(allocator, "full_to_swa_index_mapping", None)
+        if sides is not None:
             self._allocators[WINDOW] = allocator.swa_attn_allocator
             self._window = int(memory.cache.sliding_window_size)
-        self._table = Table(self._release.torch, memory.rows.req_to_token, size)
-        self._shares = host is not None or self._sides is not None
+        self._table = Table(self._release.torch, memory.rows.req_to_token, size, sides)
+        self._shares = host is not None or sides is not None
         self._tree = tree_of(self._release, memory.cache, size, self._pictures)
         self._who = [NEW]
         for kept in (
@@ -160,11 +160,8 @@ class Attached(Launched):
     # Holders
 
     def _applies(self, _: Any, action: Any) -> str:
-        """A tree frees its own pages for others that have their window. Otherwise it acts for its caller's holder."""
-        if type(action).__name__ != "FreeDeviceKVFullOnly":
-            return self._who[-1]
-        pages = [page for indices in action.indices for page in self._tree.pages(indices)]
-        return TREE if all(page in self._keys[KV] for page in pages) else self._who[-1]
+        """A tree may free its own pages for others that have their window. Else it acts for its caller's holder."""
+        return EITHER if type(action).__name__ == "FreeDeviceKVFullOnly" else self._who[-1]
 
     # The tree
 

@@ -9,7 +9,7 @@ from kvattach.sglang.locks import Locks
 from kvattach.sglang.origins import Origins
 from kvattach.sglang.pictures import places_of
 from kvattach.sglang.states import Kept
-from kvattach.sglang.table import Table, shared
+from kvattach.sglang.table import Look, Table
 from kvattach.sglang.view import KV, NEW, STATES, WINDOW, Ids, Stay, space
 from kvspec.memory.events import Failed, Map, Transfer, Use
 
@@ -25,8 +25,6 @@ class Launched(Locks):
     _origins: Origins
     _to_token: Any
     """The release's table of rows."""
-    _sides: Any
-    """Slot -> its slot in the window's pool; `None` without windows."""
 
     def _request(self, req: Any) -> str:
         """The holder of a request with its output so far. A turn that was not launched yet has its session's holder."""
@@ -100,14 +98,14 @@ class Launched(Locks):
         writes: list[Use] = []
 
         def resolved(*tensors: Any) -> None:
-            facts = zip(stays, starts, stops, drafted, rooms, self._table.seen(looks, *tensors), strict=True)
-            for at, (stay, start, stop, most, room, look) in enumerate(facts):
+            facts = zip(stays, starts, stops, drafted, self._table.seen(looks, *tensors), strict=True)
+            for at, (stay, start, stop, most, look) in enumerate(facts):
                 if stay is not None:
                     self._grown(stay, *new.get(at, NOTHING))
                     if at in owners:
                         self.hooks.emit(Transfer(owners[at], stay.name))
                     stay.reads_from = max(0, start - self._window) // self._size
-                    self._mapped(stay, room, look)
+                    self._mapped(stay, look)
                     self._launch_uses(stay, start, stop, most, reads, writes)
             reads.extend(indices)
 
@@ -144,7 +142,7 @@ class Launched(Locks):
         """A launch reads all before a stop, and writes from a start on; writes from the stop on are rejected."""
         reads.append(Use(table=stay.name, stop=stop))
         writes.append(Use(table=stay.name, start=start, stop=stop))
-        if self._sides is not None:
+        if self._window:
             reads.append(Use(table=stay.table(WINDOW), start=max(0, start - self._window), stop=stop))
             writes.append(Use(table=stay.table(WINDOW), start=start, stop=stop))
         if drafted > stop:
@@ -175,7 +173,7 @@ class Launched(Locks):
         first, last = start // self._size, (stop - 1) // self._size + 1
         labels = [f"{stay.name} draft {self._launched}"] * (last - first)
         begin = first * self._size
-        pools = [KV] if self._sides is None else [KV, WINDOW]
+        pools = [KV, WINDOW] if self._window else [KV]
         pages = {pool: stay.pages[pool][first:last] for pool in pools}
         return [
             Use(None, pool, [*pages[pool]], start - begin, stop - begin, labels, holder=stay.name) for pool in pools
@@ -184,19 +182,14 @@ class Launched(Locks):
     def _map(self, stay: Stay, stop: int, *, anew: bool = False) -> None:
         """Map the new pages of a row up to a position; `anew`: the engine may have replaced its pages."""
         looks, tensors = self._table.look([stay], [stop], anew=anew)
-        self.hooks.later(lambda *seen: self._mapped(stay, stop, next(self._table.seen(looks, *seen))), *tensors)
+        self.hooks.later(lambda *seen: self._mapped(stay, next(self._table.seen(looks, *seen))), *tensors)
 
-    def _mapped(self, stay: Stay, stop: int, look: tuple[int, bytes]) -> None:
+    def _mapped(self, stay: Stay, look: Look) -> None:
         """Map the new pages of a row, and its window pages from the first read position on."""
-        self._map_pool(stay, KV, *self._table.pages(stay, *look))
-        if self._sides is not None:
-            first, known = stay.reads_from, stay.pages.setdefault(WINDOW, [])
-            firsts = self._to_token.req_to_token[stay.row, : stop : self._size]
-            behind = self._sides[firsts.long()] // self._size
-            passed = known[:first] + [0] * (min(first, len(behind)) - len(known))
-            pages = passed + behind.tolist()[first:]
-            same = shared(known, pages)
-            self._map_pool(stay, WINDOW, same, pages[same:])
+        first, entries, sides = look
+        self._map_pool(stay, KV, *self._table.pages(stay, first, entries))
+        if self._window:
+            self._map_pool(stay, WINDOW, *self._table.behind(stay, first, sides))
 
     def _map_pool(self, stay: Stay, pool: str, first: int, pages: Ids) -> None:
         """The table of a request names these pages from page `first` on, and no longer what it named there."""

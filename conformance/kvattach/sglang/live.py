@@ -1,8 +1,8 @@
 """Attaches to the scheduler's process of a running SGLang server, once its memory is complete.
 
-On a CPU the hooks read tensors at once. On a GPU they never wait for the device, if the memory is plain: they put
-copies on a tape, which a thread of its own resolves (`kvattach.tape`). With any other memory they read at once there,
-too, and each read waits for the device.
+On a CPU the hooks read tensors at once. On a GPU they never wait for the device: they put copies on a tape, which a
+thread of its own resolves (`kvattach.tape`). Some memories they read at once there, too, and each read waits for the
+device (`read_at_once`).
 """
 
 import importlib
@@ -121,8 +121,6 @@ def read_at_once(release: Any, memory: Any) -> str:
         return "a tree of before 0.5.22"
     if memory.host is not None:
         return "a host cache"
-    if hasattr(memory.allocator, "full_to_swa_index_mapping"):
-        return "sliding windows"
     return "recurrent states" if getattr(memory.rows, "mamba_allocator", None) is not None else ""
 
 

@@ -50,21 +50,30 @@ class Locks(Rows):
         tree = self._tree
         spots, lengths = tree.spots(path), [tree.length(node) for node in path]
         giver = next(who for who in reversed(self._who) if not who.startswith(("write", "load", "lock")))
+        locks = self._locks_on(path) if self._shares else []
 
         def published(*values: Any) -> None:
             pages = [*tree.pages_of(path, values)]
             if key is not None:
                 tree.learns(key, [page for part in pages[:: len(tree.pools)] for page in part], self._keys[KV])
             parts, start = iter(pages), 0
-            for node, spot, length in zip(path, spots, lengths, strict=True):
+            for at, (spot, length) in enumerate(zip(spots, lengths, strict=True)):
+                held = [(who, low) for who, low, count in locks if at < count]
                 for pool in tree.pools:
-                    self._publish_node(node, spot, start, pool, next(parts), None if planned else giver)
+                    self._publish_node(spot, held, start, pool, next(parts), None if planned else giver)
                 start += length
 
         self.hooks.later(published, *tree.values(path))
 
-    def _publish_node(self, node: Any, spot: Any, start: int, pool: str, pages: Ids, giver: str | None) -> None:
-        """The tree has these pages, from `giver`; `None`: they are still to be written."""
+    def _locks_on(self, path: list[Any]) -> list[tuple[str, int | None, int]]:
+        """The locks on nodes of a path: holder, first token with a locked window, and how many nodes it locks."""
+        counts = self._tree.common(path, [lock.node for lock in self._locked])
+        return [(lock.who, lock.low, count) for lock, count in zip(self._locked, counts, strict=True)]
+
+    def _publish_node(
+        self, spot: Any, held: list[tuple[str, int | None]], start: int, pool: str, pages: Ids, giver: str | None
+    ) -> None:
+        """The tree has these pages, from `giver`; `None`: they are still to be written. `held` are the node's locks."""
         keys = self._keys[pool]
         fresh = [index for index, page in enumerate(pages) if page not in keys]
         if not fresh:
@@ -74,10 +83,9 @@ class Locks(Rows):
         new, names = [pages[index] for index in fresh], [labels[index] for index in fresh]
         keys.update(zip(new, names, strict=True))
         self.hooks.emit(Publish(pool, [*new], names, names, planned=giver is None))
-        for lock in self._locked if self._shares else []:
-            covered = pool == KV or (lock.low is not None and start >= lock.low)
-            if covered and self._tree.leads_to(lock.node, node):
-                self.hooks.emit(Share(lock.who, pool, [*new], names))
+        for who, low in held:
+            if pool == KV or (low is not None and start >= low):
+                self.hooks.emit(Share(who, pool, [*new], names))
         if giver is not None:
             ready = [page for page in new if page in self._fresh[pool]]
             self._fresh[pool].difference_update(ready)

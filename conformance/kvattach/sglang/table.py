@@ -1,27 +1,33 @@
-"""Looks at SGLang's table of rows (`req_to_token`), at launches: the first entry of each page."""
+"""Looks at SGLang's table of rows (`req_to_token`), at launches: the first entry of each page, and its window."""
 
 from array import array
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from kvattach.sglang.view import KV, Ids, Stay
+from kvattach.sglang.view import KV, WINDOW, Ids, Stay
 
-Looks = Sequence[bytes | int]
-"""Looks at rows: the entries of each, or two numbers for each: its first page that was looked at, and how many were."""
+Looks = Sequence[tuple[bytes, bytes] | int]
+"""Looks at rows: the entries of each, and the window behind them; or its first page that was looked at, how many."""
+
+Look = tuple[int, bytes, bytes]
+"""A look at a row: its first page that was looked at, the entries from there on, and the window's slots behind them."""
+SIDE = 8
+"""The bytes of the slot of a window."""
 
 
 class Table:
     """The table of one memory, with pages of `size` tokens."""
 
-    def __init__(self, torch: Any, entries: Any, size: int) -> None:
-        """`entries` is the tensor, with a row for each request."""
-        self._torch, self._entries, self._size = torch, entries, size
+    def __init__(self, torch: Any, entries: Any, size: int, sides: Any = None) -> None:
+        """`entries` is the tensor, with a row for each request; `sides` has the window's slot of each slot, if any."""
+        self._torch, self._entries, self._size, self._sides = torch, entries, size, sides
         self._bytes = entries.element_size()
         self._width = int(entries.shape[1])
         self.whole = entries.device.type == "cpu"
         """Whether a look is at all entries, which an array of the host has at once, and not only at new ones."""
         # An array is quicker than a tensor.
         self._array: Any = entries.numpy() if self.whole else None
+        self._behind: Any = sides.numpy() if self.whole and sides is not None else None
 
     def look(
         self, stays: Sequence[Stay | None], stops: Sequence[int], *, anew: bool = False
@@ -31,7 +37,7 @@ class Table:
         Returns a look at each, and the tensors that hold their entries. `None` has no row.
         """
         if self.whole:
-            return [b"" if stay is None else self._all(stay, stop) for stay, stop in zip(stays, stops, strict=True)], []
+            return [self._all(stay, stop) for stay, stop in zip(stays, stops, strict=True)], []
         looks: list[int] = []
         index, size = array("q"), self._size
         for stay, stop in zip(stays, stops, strict=True):
@@ -53,23 +59,31 @@ class Table:
         where = self._torch.frombuffer(index, dtype=self._torch.int64)
         if self._entries.device.type != "cpu":
             where = where.pin_memory().to(self._entries.device, non_blocking=True)
-        return looks, [self._torch.take(self._entries, where)]
+        entries = self._torch.take(self._entries, where)
+        return looks, [entries] if self._sides is None else [entries, self._torch.take(self._sides, entries.long())]
 
-    def _all(self, stay: Stay, stop: int) -> bytes:
+    def _all(self, stay: Stay | None, stop: int) -> tuple[bytes, bytes]:
+        if stay is None:
+            return b"", b""
         stay.looked = max(stay.looked, -(-stop // self._size))
-        entries: bytes = self._array[stay.row, : stop : self._size].tobytes()
-        return entries
+        entries = self._array[stay.row, : stop : self._size]
+        return entries.tobytes(), b"" if self._behind is None else self._behind[entries].tobytes()
 
-    def seen(self, looks: Looks, *tensors: Any) -> Iterator[tuple[int, bytes]]:
-        """The first page and the entries of each look, from the tensors as they were then."""
-        entries = tensors[0].cpu().numpy().tobytes() if tensors else b""
-        at, further = 0, iter(looks)
+    def seen(self, looks: Looks, *tensors: Any) -> Iterator[Look]:
+        """Each look, from the tensors as they were then."""
+        entries, sides = ([tensor.cpu().numpy().tobytes() for tensor in tensors] + [b"", b""])[:2]
+        further: Iterator[Any] = iter(looks)
+        at = 0
         for one in further:
-            if isinstance(one, bytes):
-                yield 0, one
+            if isinstance(one, tuple):
+                yield 0, *one
             else:
-                begin, at = at, at + next(further) * self._bytes
-                yield one, entries[begin:at]
+                begin, at = at, at + next(further)
+                yield (
+                    one,
+                    entries[begin * self._bytes : at * self._bytes],
+                    sides[begin * SIDE : at * SIDE],
+                )
 
     def pages(self, stay: Stay, first: int, entries: bytes) -> tuple[int, Ids]:
         """The pages that a request's row names, and did not name before, and the index of the first of them.
@@ -89,6 +103,17 @@ class Table:
         pages = [slot // self._size for slot in slots]
         same = shared(known[first:], pages)
         return first + same, pages[same:]
+
+    def behind(self, stay: Stay, first: int, sides: bytes) -> tuple[int, Ids]:
+        """The same of its window pages, from the first one on that layers with a window read."""
+        known = stay.pages.setdefault(WINDOW, [])
+        skipped = min(max(stay.reads_from - first, 0), len(sides) // SIDE)
+        slots = memoryview(sides)[skipped * SIDE :].cast("q")
+        # A page that was never read has none.
+        first, unread = first + skipped, max(first + skipped - len(known), 0)
+        pages = [0] * unread + [slot // self._size for slot in slots]
+        same = shared(known[first - unread :], pages)
+        return first - unread + same, pages[same:]
 
 
 def shared(known: Ids, pages: Ids) -> int:

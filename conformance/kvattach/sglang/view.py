@@ -27,6 +27,8 @@ NEW = "admission"
 """The holder of pages that were allocated or locked for requests before their first launch."""
 TREE = "tree"
 """The holder for whom the tree frees its own pages. It never holds anything."""
+EITHER = "tree or caller"
+"""Stands for the tree where a function frees pages of the tree, and for its caller where it frees others."""
 
 
 REMEMBERED = 100_000
@@ -141,9 +143,16 @@ class Tree:
             node = node.parent
         return path[::-1]
 
-    def leads_to(self, named: Any, node: Any) -> bool:
-        """Whether a node is on the path to another, which a release gives."""
-        return node in self.path(named)
+    def common(self, path: list[Any], others: list[Any]) -> list[int]:
+        """How many nodes a path shares with the path to each of the others, which a release gives."""
+        places = {id(node): at for at, node in enumerate(path, 1)}
+        counts = []
+        for other in others:
+            node = self.node(other)
+            while node is not None and id(node) not in places:
+                node = node.parent
+            counts.append(places.get(id(node), 0))
+        return counts
 
     def nodes(self) -> Iterator[Any]:
         """Every node but the root."""
@@ -291,10 +300,11 @@ class OpaqueTree(Tree):
         indices = self._cache.path_device_indices(named)
         return [Span(node.node_id, node.path_start, node.path_end, indices) for node in path]
 
-    def leads_to(self, named: Any, node: Span) -> bool:
-        """Whether a span is on the path to a node. Pages of the path are not read."""
-        (path,) = self._core.collect_path_info([named])
-        return any(one.node_id == node.id for one in path)
+    def common(self, path: list[Span], others: list[Any]) -> list[int]:
+        """How many spans a path shares with the path to each of the others. Pages of paths are not read."""
+        places = {span.id: at for at, span in enumerate(path, 1)}
+        ways = self._core.collect_path_info(others)
+        return [max((places.get(one.node_id, 0) for one in way), default=0) for way in ways]
 
     def _in_pages(self, span: Span) -> slice:
         return slice(span.start // self._size, span.stop // self._size)
