@@ -71,7 +71,17 @@ class Streams:
         with self._hooks.lock:
             self._queued += 1
             queued = self._queued
-            self._hooks.emit(Begin(queued, on, reads, writes, copies or [], reads_own_writes=reads_own_writes, at=what))
+            self._hooks.emit(
+                Begin(
+                    queued,
+                    on,
+                    reads,
+                    writes,
+                    [] if copies is None else copies,
+                    reads_own_writes=reads_own_writes,
+                    at=what,
+                )
+            )
             self._places += 1
             self._last[on] = Queued(queued, on, self._places)
         return queued

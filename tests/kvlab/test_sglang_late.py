@@ -30,7 +30,7 @@ from tests.kvattach.lagging import Lagging
 from tests.kvlab.checkout import release_of
 
 SEEDS = 48
-KINDS = ["plain", "window"]
+KINDS = ["plain", "window", "states"]
 """Memories without a host tier."""
 
 

@@ -16,7 +16,7 @@ from kvattach.sglang.origins import Origins
 from kvattach.sglang.pictures import Pictures
 from kvattach.sglang.release import Release
 from kvattach.sglang.routers import Routers
-from kvattach.sglang.table import Table
+from kvattach.sglang.table import SLOTS, Table
 from kvattach.sglang.view import EITHER, HOST, KV, METADATA, NEW, ROWS, STATES, STORAGE, TREE, WINDOW, Stay, tree_of
 from kvspec.memory.events import Count, Drop, Idle, Pages, Pool, Use
 
@@ -65,7 +65,8 @@ class Attached(Launched):
         if sides is not None:
             self._allocators[WINDOW] = allocator.swa_attn_allocator
             self._window = int(memory.cache.sliding_window_size)
-        self._table = Table(self._release.torch, memory.rows.req_to_token, size, sides)
+        slots = [getattr(memory.rows, name, None) for name in SLOTS]
+        self._table = Table(self._release.torch, memory.rows.req_to_token, size, sides, slots)
         self._shares = host is not None or sides is not None
         self._tree = tree_of(self._release, memory.cache, size, self._pictures)
         self._who = [NEW]

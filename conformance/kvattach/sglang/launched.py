@@ -9,7 +9,7 @@ from kvattach.sglang.locks import Locks
 from kvattach.sglang.origins import Origins
 from kvattach.sglang.pictures import places_of
 from kvattach.sglang.states import Kept
-from kvattach.sglang.table import Look, Table
+from kvattach.sglang.table import Look
 from kvattach.sglang.view import KV, NEW, STATES, WINDOW, Ids, Stay, space
 from kvspec.memory.events import Failed, Map, Transfer, Use
 
@@ -20,7 +20,6 @@ NOTHING: tuple[int, Sequence[int]] = (0, ())
 class Launched(Locks):
     """Follows requests from launch to launch."""
 
-    _table: Table
     _relay: Relay | None
     _origins: Origins
     _to_token: Any
@@ -71,7 +70,7 @@ class Launched(Locks):
         reqs: list[Any],
         starts: list[int],
         stops: list[int],
-        kept: list[Kept | None] | None = None,
+        kept: Kept | None = None,
         drafts: int = 0,
     ) -> Callable[[], None] | None:
         """A forward pass was queued on the current stream, after `reads_rows` and the waits that it needs.
@@ -83,7 +82,7 @@ class Launched(Locks):
             return self._launched_for(reqs, starts, stops, kept, drafts)
 
     def _launched_for(
-        self, reqs: list[Any], starts: list[int], stops: list[int], kept: list[Kept | None] | None, drafts: int
+        self, reqs: list[Any], starts: list[int], stops: list[int], kept: Kept | None, drafts: int
     ) -> Callable[[], None] | None:
         """See `launch`."""
         # A list for each fact, and not an object for each request: garbage collection would cost more than the rest.
@@ -111,9 +110,7 @@ class Launched(Locks):
 
         self.hooks.later(resolved, *tensors)
         if STATES in self._allocators:
-            facts = zip(stays, reqs, starts, stops, strict=True)
-            moves = [(stay, req, start, stop) for stay, req, start, stop in facts if stay is not None]
-            self._move_states(moves, kept or [None] * len(moves))
+            self._move_states(stays, reqs, starts, stops, kept)
         self._streams.begin("forward_batch_generation", reads, writes)
         return None if self._relay is None else self._relay.late
 

@@ -19,27 +19,24 @@ def spans(batch: Any, verified: list[int] | None = None) -> tuple[list[int], lis
     return batch.extend_prefix_lens if hasattr(batch, "extend_prefix_lens") else batch.prefix_lens, stops
 
 
-def kept_states(batch: Any, stops: list[int]) -> list[Kept | None]:
-    """The state that the launch keeps for each request, or `None`."""
+def kept_states(batch: Any, stops: list[int]) -> Kept | None:
+    """The states that the launch keeps; `None`: it keeps none."""
     slots = getattr(batch, "mamba_track_indices", None)
     if slots is None:
-        return [None] * len(stops)
+        return None
     extends = batch.forward_mode.is_extend()
     mask = batch.mamba_prefill_track_mask_cpu if extends else batch.mamba_track_mask_cpu
     positions = [req.kv.mamba_last_track_seqlen for req in batch.reqs] if extends else stops
-    return [
-        Kept(slot, position) if keeps else None
-        for slot, position, keeps in zip(slots.tolist(), positions, mask, strict=True)
-    ]
+    return Kept(slots, [position if keeps else None for position, keeps in zip(positions, mask, strict=True)])
 
 
-def verified_states(verifying: Any, batch: Any, verified: list[int], drafts: int) -> list[Kept | None]:
-    """The state that each request's step with drafts keeps, if any: the last one at a border that it has passed.
+def verified_states(verifying: Any, batch: Any, verified: list[int], drafts: int) -> Kept | None:
+    """The states that a step with drafts keeps: of each request the last one at a border that it has passed, if any.
 
     `verifying` is the module of the release with the function that says which one it is; `drafts` are verified.
     """
     if batch.mamba_track_indices is None:
-        return [None] * len(verified)
+        return None
     torch = verifying.torch
     places = torch.arange(len(verified) * drafts).reshape(-1, drafts)
     accepted = torch.tensor(verified)
@@ -47,7 +44,6 @@ def verified_states(verifying: Any, batch: Any, verified: list[int], drafts: int
         batch=batch, accept_index=places, accept_lens=accepted, draft_token_num=drafts
     )
     starts, slots = batch.seq_lens_cpu.tolist(), batch.mamba_track_indices.tolist()
-    return [
-        Kept(slot, start + step + 1) if step >= 0 and slot >= 0 else None
-        for slot, start, step in zip(slots, starts, steps.tolist(), strict=True)
-    ]
+    kept = zip(slots, starts, steps.tolist(), strict=True)
+    positions = [start + step + 1 if step >= 0 and slot >= 0 else None for slot, start, step in kept]
+    return Kept(batch.mamba_track_indices, positions)

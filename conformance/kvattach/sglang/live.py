@@ -121,7 +121,7 @@ def read_at_once(release: Any, memory: Any) -> str:
         return "a tree of before 0.5.22"
     if memory.host is not None:
         return "a host cache"
-    return "recurrent states" if getattr(memory.rows, "mamba_allocator", None) is not None else ""
+    return ""
 
 
 def host_pool(cache: Any) -> Any:

@@ -137,10 +137,11 @@ class Stays(States):
             return
         self._request(req)
         slot = Stay(f"session {session}.{next(self._numbers)}", self._size, "")
-        slot.said, slot.row, slot.state = [*req.origin_input_ids, *req.output_ids], stay.row, stay.state
+        slot.said, slot.row = [*req.origin_input_ids, *req.output_ids], stay.row
         slot.run = stay.name
         self._rows[slot.row] = slot
         self.hooks.later(partial(self._readers.__setitem__, slot.row, ("", slot.name)))
+        self.hooks.later(lambda: setattr(slot, "state", stay.state))
         self._transfer(stay.name, slot.name, sessions.slots[session].lock)
         del self._stays[stay.rid]
         self._gone(stay)
@@ -149,7 +150,7 @@ class Stays(States):
         """A turn takes over everything that its session's slot has, and goes on after the tokens of the turn before."""
         self._transfer(slot.name, stay.name, getattr(self._slot(req), "lock", None))
         self.hooks.emit(EndHolder(slot.name))
-        stay.state = slot.state
+        self.hooks.later(lambda: setattr(stay, "state", slot.state))
         page, further = divmod(len(slot.said), self._size)
         tokens = [*req.origin_input_ids, *req.output_ids]
         if further and tokens[: len(slot.said)] == slot.said:

@@ -11,6 +11,8 @@ Looks = Sequence[tuple[bytes, bytes] | int]
 
 Look = tuple[int, bytes, bytes]
 """A look at a row: its first page that was looked at, the entries from there on, and the window's slots behind them."""
+SLOTS = ("req_index_to_mamba_index_mapping", "req_index_to_mamba_ping_pong_track_buffer_mapping")
+"""The release's tables of the slots of each row's states."""
 SIDE = 8
 """The bytes of the slot of a window."""
 
@@ -18,8 +20,13 @@ SIDE = 8
 class Table:
     """The table of one memory, with pages of `size` tokens."""
 
-    def __init__(self, torch: Any, entries: Any, size: int, sides: Any = None) -> None:
-        """`entries` is the tensor, with a row for each request; `sides` has the window's slot of each slot, if any."""
+    def __init__(self, torch: Any, entries: Any, size: int, sides: Any = None, slots: Sequence[Any] = ()) -> None:
+        """`entries` is the tensor, with a row for each request; `sides` has the window's slot of each slot, if any.
+
+        `slots` are the tensors with the slots of each row's states: that in which a launch advances them, and those in
+        which kept states are tracked.
+        """
+        self._slots = slots
         self._torch, self._entries, self._size, self._sides = torch, entries, size, sides
         self._bytes = entries.element_size()
         self._width = int(entries.shape[1])
@@ -56,11 +63,20 @@ class Table:
                 stay.looked = pages
         if not index:
             return looks, []
-        where = self._torch.frombuffer(index, dtype=self._torch.int64)
-        if self._entries.device.type != "cpu":
-            where = where.pin_memory().to(self._entries.device, non_blocking=True)
-        entries = self._torch.take(self._entries, where)
+        entries = self._torch.take(self._entries, self._sent(index))
         return looks, [entries] if self._sides is None else [entries, self._torch.take(self._sides, entries.long())]
+
+    def _sent(self, numbers: "array[int]") -> Any:
+        """Numbers on the device, without a wait for it."""
+        made = self._torch.frombuffer(numbers, dtype=self._torch.int64)
+        if self._entries.device.type == "cpu":
+            return made
+        return made.pin_memory().to(self._entries.device, non_blocking=True)
+
+    def states(self, rows: list[int]) -> list[Any]:
+        """Capture the slots of the states of rows; `None` for slots that there are not."""
+        where = self._sent(array("q", rows))
+        return [None if slots is None else slots[where] for slots in self._slots]
 
     def _all(self, stay: Stay | None, stop: int) -> tuple[bytes, bytes]:
         if stay is None:
