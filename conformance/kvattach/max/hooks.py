@@ -1,7 +1,7 @@
 """Hooks into MAX's cache: claims of requests, and their reads and writes through their tables.
 
-The content of a block is a label of each of its pages: the name of the leaf, the salt of the request, and the tokens up
-to the block's end. A recurrent state has the label of the block that ends at its position.
+The content of a block is a label of each of its pages: the name of the leaf, the request's salt, the weights of its
+adapter, and the tokens up to the block's end. A recurrent state has the label of the block that ends at its position.
 """
 
 from dataclasses import dataclass, field
@@ -18,10 +18,11 @@ from kvspec.memory.events import Deliver, End, EndHolder, OpId, Unify, Use
 class Stay(Run):
     """A request from its claim to its release."""
 
-    def __init__(self, name: str, context: Any, page_size: int, future: int) -> None:
+    def __init__(self, name: str, context: Any, page_size: int, future: int, weights: str) -> None:
         """Begin without blocks. `future` is the placeholder of a token that is not sampled yet."""
         super().__init__(name, page_size)
-        self.context, self.salt, self._future = context, context.cache_salt or "", future
+        self.context, self._future, self.weights = context, future, weights
+        self.salt = salted(context, weights)
         self.states: dict[int, str] = {}
         """Position -> the label of a state that was made before its last token was known."""
 
@@ -30,6 +31,11 @@ class Stay(Run):
         """The known tokens."""
         tokens: list[int] = self.context.tokens.all.tolist()
         return tokens[:-1] if tokens[-1] == self._future else tokens
+
+
+def salted(context: Any, weights: str) -> str:
+    """The part of a label that is the same for all tokens of a request, computed with an adapter's weights."""
+    return (context.cache_salt or "") + (f"[{weights}]" if weights else "")
 
 
 @dataclass
@@ -58,6 +64,10 @@ class Attached(Transfers):
         """Replica -> the tables of its pass."""
         self.launch = Launch()
         """The last pass."""
+        self.lora: Any = None
+        """The manager of adapters, if there is one."""
+        self.routed: dict[str, str] = {}
+        """Request -> the adapter's weights that the next pass computes it with, if there are adapters."""
         self._results: dict[str, tuple[OpId, str]] = {}
         hooks, cache, manager = self.hooks, engine.cache.JengaKVCacheManager, engine.manager.JengaBlockManager
         hooks.hook(manager, "claim", before=self._claimed)
@@ -79,7 +89,7 @@ class Attached(Transfers):
     def _made(self, _: None, __: None, cache: Any, **___: Any) -> None:
         super()._made(None, None, cache)
         self._leaves = cache._leaves
-        for kept in (self._stays, self._tables, self._staged, self._results):
+        for kept in (self._stays, self._tables, self._staged, self._results, self.routed):
             kept.clear()
 
     # Requests
@@ -87,7 +97,14 @@ class Attached(Transfers):
     def _claimed(self, manager: Any, context: Any, *_: Any, **__: Any) -> None:
         request = str(context.request_id)
         if request not in self._stays:
-            self._stays[request] = Stay(f"{request}.{next(self._numbers)}", context, self._size, self._future)
+            self._stays[request] = Stay(
+                f"{request}.{next(self._numbers)}", context, self._size, self._future, self._weights(context)
+            )
+
+    def _weights(self, context: Any) -> str:
+        """The weights that an adapter's name stands for now."""
+        adapter = None if self.lora is None else self.lora._loras.get(context.model_name)
+        return "" if adapter is None else str(adapter.path)
 
     def _stay(self, context: Any) -> Stay:
         return self._stays[str(context.request_id)]
@@ -182,13 +199,20 @@ class Attached(Transfers):
         start = context.tokens.processed_length
         stop = start + context.tokens.active_length
         low = max(0, start - window + 1) if window > 0 else 0
-        reads += self._span(replica, leaf, blocks, context, low, stop)
-        writes += self._span(replica, leaf, blocks, context, start, stop)
+        reads += self._span(replica, leaf, blocks, context, low, stop, self._stay(context).salt)
+        writes += self._span(replica, leaf, blocks, context, start, stop, self._written(context))
 
-    def _span(self, replica: int, leaf: str, blocks: list[int], context: Any, start: int, stop: int) -> list[Use]:
+    def _written(self, context: Any) -> str:
+        """The salt and weights of the content that a pass writes."""
+        stay = self._stay(context)
+        return salted(context, self.routed.get(str(context.request_id), stay.weights))
+
+    def _span(
+        self, replica: int, leaf: str, blocks: list[int], context: Any, start: int, stop: int, salt: str
+    ) -> list[Use]:
         stay, size, per = self._stay(context), self._size, self.per(leaf)
         first, last = start // size, -(-stop // size)
-        labels = [f"{leaf}:{stay.salt}{label}" for label in stay.labels([], first, last)]
+        labels = [f"{leaf}:{salt}{label}" for label in stay.labels([], first, last)]
         return [
             Use(
                 pool=f"kv{replica}",
@@ -204,9 +228,10 @@ class Attached(Transfers):
     def _moves(self, replica: int, leaf: str, block: int, context: Any, reads: list[Use], writes: list[Use]) -> None:
         """A pass advances a state in its block."""
         stay, start = self._stay(context), context.tokens.processed_length
-        for uses, position in ((reads, start), (writes, start + context.tokens.active_length)):
+        stop = start + context.tokens.active_length
+        for uses, position, salt in ((reads, start, stay.salt), (writes, stop, self._written(context))):
             label = self._state(stay, position)
-            labels = [f"{leaf}:{stay.salt if position else ''}{label}"] * self.per(leaf)
+            labels = [f"{leaf}:{salt if position else ''}{label}"] * self.per(leaf)
             pages = self.pages(leaf, [block])
             uses.append(Use(pool=f"kv{replica}", pages=[*pages], labels=labels, holder=stay.name))
 

@@ -22,3 +22,4 @@ class Engine:
     scheduler: Any
     constructor: Any
     config: Any
+    lora: Any

@@ -8,6 +8,7 @@ import numpy
 
 from kvattach.max.hooks import Attached, Launch
 from kvattach.max.modules import Engine
+from kvlab.max.adapters import Adapters
 from kvlab.tokens import Tokens
 
 
@@ -45,8 +46,19 @@ class Pipeline:
     replaces the placeholders by that one's tokens, and steps the cache. Without `overlap` it waits for a pass at once.
     """
 
-    def __init__(self, engine: Engine, attached: Attached, tokens: Tokens, cache: Any, *, overlap: bool) -> None:
-        """Make a pipeline without launches."""
+    def __init__(
+        self,
+        engine: Engine,
+        attached: Attached,
+        tokens: Tokens,
+        cache: Any,
+        *,
+        overlap: bool,
+        adapters: Adapters | None,
+    ) -> None:
+        """Make a pipeline without launches. MAX refuses adapters with `overlap`."""
+        self.lora = None if adapters is None else adapters.manager
+        self._adapters = adapters
         self._future: int = engine.context.FUTURE_TOKEN
         self._attached, self._tokens, self._cache, self._overlap = attached, tokens, cache, overlap
         self._launched: tuple[Launch, list[Any], list[int]] | None = None
@@ -64,7 +76,12 @@ class Pipeline:
         """Launch a pass. Returns the tokens of the previous pass with `overlap`, otherwise of this one."""
         batch, outputs, launch = inputs.flat_batch, {}, None
         if inputs:
-            self._cache.runtime_inputs(inputs.batches)
+            if self._adapters is None:
+                self._cache.runtime_inputs(inputs.batches)
+            else:
+                batch = self._adapters.manager.sort_lora_batch(batch)
+                self._attached.routed = self._adapters.routed(batch)
+                self._cache.runtime_inputs([batch])
             launch = self._attached.launch, batch, [self._sample(context) for context in batch]
         if self._overlap:
             outputs = self._answer()

@@ -7,7 +7,7 @@ decides when transfers make progress. At the end no block may be held, and the l
 import queue
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +18,7 @@ from kvattach.hooks import is_error
 from kvattach.max.hooks import Attached
 from kvattach.max.modules import Engine
 from kvcheck import Finding
+from kvlab.max.adapters import Adapters
 from kvlab.max.cache import Leaf, make
 from kvlab.max.device import Pipeline
 from kvlab.max.tier import Tier
@@ -61,6 +62,27 @@ class Shape:
     """While other requests decode, only every so many passes compute prompts."""
     balanced: bool = False
     """Whether a prompt waits for the replica that has cached the most of it."""
+    adapters: int = 0
+    """Names of LoRA adapters."""
+    slots: int = 1
+    """The most adapters that are active at once."""
+    reloads: float = 0.0
+    """The probability per step that an adapter that no request uses gets other weights under its name."""
+
+    def adapted(self, rng: random.Random) -> "Shape":
+        """The same with adapters. MAX refuses these with a prefix cache, with overlap and with replicas."""
+        return replace(
+            self,
+            caching=False,
+            overlap=False,
+            replicas=1,
+            host=0,
+            resets=0.0,
+            balanced=False,
+            adapters=rng.randint(1, 4),
+            slots=rng.randint(1, 3),
+            reloads=rng.choice([0.0, 0.1, 0.3]),
+        )
 
     @classmethod
     def drawn(cls, rng: random.Random) -> "Shape":
@@ -125,6 +147,7 @@ class _Clients:
     left: set[str] = field(default_factory=set)
     """Requests whose clients have disconnected."""
     prompts: list[tuple[list[int], str | None]] = field(default_factory=list)
+    adapters: Adapters | None = None
 
     def ask(self, prompt: list[int] | None = None, salt: str | None = None) -> None:
         """Send a request with this prompt, or with a random one."""
@@ -144,6 +167,7 @@ class _Clients:
                 tokens=of.TokenBuffer(numpy.array(prompt, dtype=numpy.int64)),
                 eos_tracker=eos,
                 cache_salt=salt,
+                model_name="" if self.adapters is None else self.adapters.chosen(name),
             )
         )
 
@@ -218,6 +242,9 @@ def _loop(engine: Engine, attached: Attached, shape: Shape, rng: random.Random, 
     traffic = Traffic(rng, requests, longest, shape.alphabet, running=shape.batch)
     traffic.texts = tokens.texts
     clients = _Clients(engine, attached, tokens, traffic, shape, longest)
+    if shape.adapters:
+        clients.adapters = Adapters(engine, shape.adapters, shape.slots, rng)
+    attached.lora = None if clients.adapters is None else clients.adapters.manager
     scheduler = _scheduler(engine, attached, shape, cache, clients)
     while traffic.left or traffic.live:
         traffic.loop(MOST_STEPS)
@@ -225,6 +252,9 @@ def _loop(engine: Engine, attached: Attached, shape: Shape, rng: random.Random, 
         _step(scheduler, tier, rng)
         if rng.random() < shape.resets:
             cache.reset_prefix_cache()
+        if clients.adapters is not None and rng.random() < shape.reloads:
+            bound = map(str, scheduler.batch_constructor._bound_requests)
+            clients.adapters.replace([*traffic.live, *bound])
         attached.counted()
     _drain(scheduler, tier)
     attached.idle()
@@ -251,7 +281,7 @@ def _scheduler(engine: Engine, attached: Attached, shape: Shape, cache: Any, cli
     )
     made = engine.scheduler.TokenGenerationScheduler(
         config,
-        Pipeline(engine, attached, clients.tokens, cache, overlap=shape.overlap),
+        Pipeline(engine, attached, clients.tokens, cache, overlap=shape.overlap, adapters=clients.adapters),
         request_queue=clients.requests,
         response_queue=clients,
         cancel_queue=clients.cancels,

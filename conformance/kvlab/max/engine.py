@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from kvattach.max.modules import Engine
+from kvlab.max import adapters
 from kvlab.max.device import Stager
 from kvlab.stubs import importable
 
@@ -33,6 +34,7 @@ REAL = (
     "max.nn.kv_cache",
     "max.pipelines.context",
     "max.pipelines.kv_cache",
+    "max.pipelines.lora",
     "max.pipelines.modeling.types",
     "max.pipelines.request",
     "max.serve.queue",
@@ -73,8 +75,10 @@ def load(folder: Path) -> Engine:
         scheduler=of(f"{scheduler}.text_generation_scheduler"),
         constructor=of(f"{scheduler}.batch_constructor.text_batch_constructor"),
         config=of(f"{scheduler}.config"),
+        lora=of("max.pipelines.lora.modulev3"),
     )
-    engine.constructor.get_lora_manager = lambda _: None
+    engine.constructor.get_lora_manager = lambda pipeline: pipeline.lora
+    adapters.stand_in(engine.lora)
     return engine
 
 

@@ -5,8 +5,8 @@ from kvlab.injection import Defect
 
 
 def defects(engine: Engine) -> list[Defect]:
-    """Twenty defects, none in the compiled pool, whose code cannot be changed."""
-    return [*_requests(engine), *_content(engine), *_transfers(engine)]
+    """Twenty-six defects, none in the compiled pool, whose code cannot be changed."""
+    return [*_requests(engine), *_content(engine), *_transfers(engine), *_adapters(engine)]
 
 
 def _requests(engine: Engine) -> list[Defect]:
@@ -151,5 +151,46 @@ def _transfers(engine: Engine) -> list[Defect]:
             "source of a copy",
             "blocks are copied from the replica's own blocks of the same number",
             ((manager, "_copy_prefix_from_peers", "src_replica=src,", "src_replica=replica_idx,"),),
+        ),
+    ]
+
+
+def _adapters(engine: Engine) -> list[Defect]:
+    """Defects in the slots and the routing of adapters."""
+    manager, slots = engine.lora.LoRAManagerV3, engine.lora._LoRALRUCache
+    requests, constructor = engine.constructor.ReplicaRequests, engine.constructor.TextBatchConstructor
+    return [
+        Defect(
+            "adapter not activated",
+            "a request's adapter gets no slot when its prompt is computed",
+            ((requests, "add_active_lora", "lora_manager.activate_adapter(context.model_name)", "pass"),),
+        ),
+        Defect(
+            "adapter taken away",
+            "an adapter loses its slot to another one while requests decode with it",
+            (
+                (requests, "can_allocate_lora_request", "if lora_manager is None:", "if True:"),
+                (constructor, "_add_tg_requests", "and not is_active_lora(", "and 0 * is_active_lora("),
+            ),
+        ),
+        Defect(
+            "adapters in one slot",
+            "a slot that an adapter gets stays in the set of free ones",
+            ((slots, "put", "self._free_slots.discard(slot)", "pass"),),
+        ),
+        Defect(
+            "base first",
+            "requests without an adapter come first in a batch",
+            ((manager, "sort_lora_batch", "reverse=True", "reverse=False"),),
+        ),
+        Defect(
+            "last adapter not routed",
+            "the tokens of the last adapter of a batch are routed to none",
+            ((manager, "get_lora_graph_inputs", "int(grouped_offsets[-1])", "int(grouped_offsets[-2])"),),
+        ),
+        Defect(
+            "weights of before",
+            "packed weights are used for other adapters, if there are as many",
+            ((manager, "_adapter_buffers", "cache[0] == signature", "len(cache[0]) == len(signature)"),),
         ),
     ]

@@ -66,14 +66,50 @@ def hits_that_do_not_fit_are_given_up(engine: Engine, patches: Patches) -> None:
 
 
 def prefills_that_hold_blocks_are_preempted(engine: Engine, patches: Patches) -> None:
-    """Before a prompt that does not fit ends the worker, a request between two chunks is preempted."""
-    constructor = engine.constructor.TextBatchConstructor
-    fatal = constructor._is_insufficient_blocks_fatal
+    """Before a prompt that does not fit ends the worker, requests between two chunks are preempted, one by one.
 
-    def fixed(self: Any, replica_idx: int, no_other_work: bool) -> bool:
-        return bool(fatal(self, replica_idx, no_other_work)) and not self._preempt_ce_block_holder(replica_idx)
+    It gets their blocks at once: a request that is put back loses its own.
+    """
+    constructor, error = engine.constructor.TextBatchConstructor, engine.core.InsufficientBlocksError
 
-    patches.set(constructor, "_is_insufficient_blocks_fatal", fixed)
+    def alloc(self: Any, ctx: Any, batch: Any, replica: int) -> Any:
+        while True:
+            try:
+                return self.kv_cache.alloc(ctx)
+            except error:
+                idle = not self.replicas[replica].tg_reqs and not len(batch)
+                if not self._is_insufficient_blocks_fatal(replica, idle) or not self._preempt_ce_block_holder(replica):
+                    raise
+
+    patches.set(constructor, "kvspec_alloc", alloc)
+    place = "onload_event = self.kv_cache.alloc(ctx)", "onload_event = self.kvspec_alloc(ctx, batch, replica_idx)"
+    inject_fault(Defect("prefill-holds-blocks", "", ((constructor, "_add_ce_requests", *place),)), patches)
+
+
+def unprotected_adapters_go_first(engine: Engine, patches: Patches) -> None:
+    """A new adapter takes the slot of one that is not in use: those in use count as used last."""
+    requests = engine.constructor.ReplicaRequests
+    add = requests.add_active_lora
+
+    def fixed(self: Any, context: Any, manager: Any) -> None:
+        for name in sorted(self.active_loras) if manager is not None else ():
+            if manager.is_active_lora(name):
+                manager.activate_adapter(name)
+        add(self, context, manager)
+
+    patches.set(requests, "add_active_lora", fixed)
+
+
+def replaced_weights_are_packed(engine: Engine, patches: Patches) -> None:
+    """Packed weights are not kept when an adapter is unloaded: its name may get other ones."""
+    manager = engine.lora.LoRAManagerV3
+    unload = manager.unload_adapter
+
+    def fixed(self: Any, name: str) -> Any:
+        self._buffer_cache = None
+        return unload(self, name)
+
+    patches.set(manager, "unload_adapter", fixed)
 
 
 def failures_of_an_earlier_claim_are_forgotten(engine: Engine, patches: Patches) -> None:
@@ -117,6 +153,8 @@ FIXES = {
     "failure-of-an-earlier-claim": failures_of_an_earlier_claim_are_forgotten,
     "load-draws-half": half_drawn_loads_are_given_back,
     "prefill-holds-blocks": prefills_that_hold_blocks_are_preempted,
+    "protected-adapter-evicted": unprotected_adapters_go_first,
+    "old-weights-packed": replaced_weights_are_packed,
 }
 """Known issue -> the patch that fixes it."""
 

@@ -1,5 +1,6 @@
 """MAX, to be driven with hooks."""
 
+import random
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,9 @@ from kvlab.max.faults import defects
 from kvlab.max.fixes import fix
 from kvspec.memory.events import Begin, MemoryEvent
 
+ADAPTERS_EVERY = 4
+"""One seed of so many drives LoRA adapters besides."""
+
 
 def trial(folder: Path) -> Trial:
     """The unpacked wheel in `folder`.
@@ -27,9 +31,15 @@ def trial(folder: Path) -> Trial:
     def run(shape: driver.Shape | None, seed: int) -> None:
         drive.ended(driver.run(engine, drive.attached, seed, shape=shape, report=drive.trace.find))
 
+    def each(seed: int) -> None:
+        run(None, seed)
+        if seed % ADAPTERS_EVERY == ADAPTERS_EVERY - 1:
+            dice = random.Random(f"{seed} adapters")
+            run(driver.Shape.drawn(dice).adapted(dice), seed)
+
     fixes = partial(fix, engine)
     known = known_issues("max", driver.Shape, run, fixes)
-    return Trial("MAX", drive.attach, partial(run, None), defects(engine), fixes, known, goals=GOALS)
+    return Trial("MAX", drive.attach, each, defects(engine), fixes, known, goals=GOALS)
 
 
 def _from_host(events: Sequence[MemoryEvent]) -> bool:
