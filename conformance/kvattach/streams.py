@@ -115,14 +115,18 @@ class Streams:
 
     def _waits(self, stream: str, other: str) -> None:
         if stream != other and self._cuda is not None:
-            self._hooks.emit(Wait(stream, on=other))
-            self._last[stream] = None
+            with self._hooks.lock:
+                self._hooks.emit(Wait(stream, on=other))
+                self._last[stream] = None
 
     def _waits_for(self, stream: str, event: Any) -> None:
         recorded = _recorded(event)
-        if self._cuda is not None and recorded is not None and recorded.stream != stream and self._flies(recorded):
-            self._hooks.emit(Wait(stream, id=recorded.id))
-            self._last[stream] = None
+        if self._cuda is None or recorded is None or recorded.stream == stream:
+            return
+        with self._hooks.lock:
+            if self._flies(recorded):
+                self._hooks.emit(Wait(stream, id=recorded.id))
+                self._last[stream] = None
 
     def _records(self, event: Any, stream: Any) -> None:
         on = self.name(stream)

@@ -180,8 +180,8 @@ class Trace(CheckedTrace):
 
 def test_sglang_announces_pages_by_their_content() -> None:
     trace, cache, release = Trace(), Cache(), SimpleNamespace(unified=True, cache_class=Cache)
-    hooks = Hooks(trace)
-    routers = SglangRouters(release, hooks, lambda: cache, lambda: "")  # type: ignore[arg-type]
+    hooks, watched = Hooks(trace), [cache]
+    routers = SglangRouters(release, hooks, lambda: watched[0], lambda: "")  # type: ignore[arg-type]
     routers.start({KV: None, HOST: None})
 
     def take(*events: Any) -> list[Any]:
@@ -213,5 +213,10 @@ def test_sglang_announces_pages_by_their_content() -> None:
         assert len(trace.emitted) == 1, "another tree"
         cache.insert(SimpleNamespace(key=SimpleNamespace(extra_key="adapter")))
         assert take(BlockRemoved([6])) == [], "names do not say whose content it is"
+        routers.start({KV: None, HOST: None})
+        assert take(BlockRemoved([6])) == [], "a flush does not say it either"
+        watched[0] = cache = Cache()
+        routers.start({KV: None, HOST: None})
+        assert [one.removed for one in take(BlockRemoved([6]))] == [["6"], [], []], "another server"
     finally:
         hooks.detach()

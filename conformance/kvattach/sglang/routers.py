@@ -28,17 +28,20 @@ class Routers:
         self._contents: dict[Any, str] = {}
         """Hash -> the name of the content with which it was announced."""
         self._tiers: dict[str, str] = {}
+        self._ended: Any = None
+        """The cache whose announcements are no longer compared."""
         self._batches = 0
         if release.unified:
             hooks.hook(release.cache_class, "insert", before=self._comes)
             hooks.hook(release.cache_class, "take_events", after=self._taken)
 
     def start(self, pools: dict[str, Any]) -> None:
-        """A memory was made, with these pools."""
+        """A memory was made, or the cache was flushed; these are its pools."""
         self._contents.clear()
         self._batches = 0
-        core = getattr(self._watched(), "tree_core", None)
-        announced = core is not None and core.kv_events.enabled
+        cache = self._watched()
+        core = getattr(cache, "tree_core", None)
+        announced = core is not None and core.kv_events.enabled and cache is not self._ended
         self._tiers = {tier: pool for tier, pool in TIERS.items() if announced and pool in pools}
 
     def _comes(self, _: Any, params: Any, *__: Any, **___: Any) -> None:
@@ -48,8 +51,8 @@ class Routers:
             self.end()
 
     def end(self) -> None:
-        """Compare nothing from now on."""
-        self._tiers = {}
+        """Compare nothing of this cache from now on."""
+        self._tiers, self._ended = {}, self._watched()
 
     def _taken(self, _: None, events: list[Any], cache: Any) -> None:
         if not self._tiers or cache is not self._watched():
