@@ -33,6 +33,7 @@ from kvspec.events import (
     Abort,
     CacheUnfinished,
     CloseSession,
+    Complete,
     Config,
     Decode,
     Evict,
@@ -52,6 +53,7 @@ from kvspec.events import (
     Verify,
 )
 from kvspec.model.state import State
+from kvspec.tokens import Element
 
 FEATURES = {
     "rows": "rows: a table of the slots of each request, of which there are so many",
@@ -62,6 +64,7 @@ FEATURES = {
     "speculative": "speculative decoding: decode steps of more than one position, and their verification",
     "speculative_overlap": "overlapped speculative steps: launched before the one before them is verified",
     "page_keys": "page keys: prompts that are given as keys of whole pages",
+    "wide_tokens": "wide tokens: token ids of more than 31 bits",
     "chunk_cache": "chunk cache: running without a prefix cache",
     "sliding_window": "sliding window: a second pool for layers that have one",
     "recurrent_states": "recurrent states: slots for those of state space layers",
@@ -221,10 +224,13 @@ def needs_now(state: State, op: Operation[Any]) -> frozenset[str]:
         case Submit():
             found |= {"sessions"} if op.session is not None else set()
             found |= {"page_keys"} if any(isinstance(element, str) for element in op.tokens) else set()
+            found |= _needs_to_hold(op.tokens)
         case Decode() if op.n > 1:
             found |= {"speculative"} | ({"speculative_overlap"} if state.speculating.keys() & set(op.reqs) else set())
         case Verify():
-            found.add("speculative")
+            found |= {"speculative"} | _needs_to_hold(op.tokens)
+        case Complete():
+            found |= _needs_to_hold(op.tokens.values())
         case Preempt():
             found |= {"sessions", "preempt"}
         case Launch() if len(state.flights) > 1:
@@ -250,6 +256,10 @@ def needs_now(state: State, op: Operation[Any]) -> frozenset[str]:
     if isinstance(op, (Finish, Retract, Abort)):
         found |= _needs_to_release(state, op)
     return frozenset(found)
+
+
+def _needs_to_hold(tokens: Iterable[Element]) -> set[str]:
+    return {"wide_tokens"} if any(isinstance(token, int) and token >= 1 << 31 for token in tokens) else set()
 
 
 def _needs_to_chunk(state: State, op: Extend) -> set[str]:

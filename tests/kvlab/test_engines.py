@@ -31,6 +31,7 @@ from kvspec.events import (
     Retract,
     Submit,
     SwaEvict,
+    Verify,
 )
 
 
@@ -135,6 +136,7 @@ def test_the_adapter_says_in_one_line_that_torch_is_missing(tmp_path: Path) -> N
         ("preempt_idle_session", "preempt"),
         ("speculative_decode", "speculative"),
         ("page_keys", "page_keys"),
+        ("token_ids_past_32_bits", "wide_tokens"),
         ("chunk_cache", "chunk_cache"),
         ("row_withheld_until_launch_completes", "release_in_flight"),
         ("resumed_row_still_read", "release_in_flight"),
@@ -171,6 +173,14 @@ def needed(*before: object, now: object, config: Config = PLAIN) -> frozenset[st
         except Refusal as refusal:
             pytest.fail(str(refusal))
     return features.needs_now(model.state, now)  # type: ignore[arg-type]
+
+
+def test_token_ids_of_more_than_31_bits_are_a_feature() -> None:
+    wide = 1 << 31
+    assert needed(now=Submit("A", [wide])) == {"wide_tokens"}
+    assert not needed(now=Submit("A", [wide - 1]))
+    assert needed(now=Complete(1, {"A": wide})) == {"wide_tokens"}
+    assert needed(now=Verify("A", 1, [wide])) == {"speculative", "wide_tokens"}
 
 
 def test_letting_go_of_unlaunched_work_is_a_feature() -> None:

@@ -36,11 +36,12 @@ LACKS = frozenset(
         "early_finish",
         "deep_overlap",
         "unpublished_chunks",
+        "wide_tokens",
     }
 )
-"""Features that sglang-jax lacks or its scheduler never uses. Requests are retracted when a decode step does not fit,
-end when a token is processed, and publish each chunk before the next one. Windows, states and speculative steps are not
-driven."""
+"""Features that sglang-jax lacks or its scheduler never uses. Its token ids have 32 bits with their sign. Requests are
+retracted when a decode step does not fit, end when a token is processed, and publish each chunk before the next one.
+Windows, states and speculative steps are not driven."""
 
 
 ALONE = "or adder.new_chunked_reqs[dp_rank] is not None"
