@@ -29,7 +29,6 @@ class Files(Side):
 
         super().__init__(attached, streams)
         self._torch = torch
-        self._connector: Any = None
         self._places: dict[str, int] = {}
         """Key -> the index of its block in each prompt that has it."""
         self._promised: dict[str, str] = {}
@@ -59,7 +58,7 @@ class Files(Side):
     def start(self, manager: Any, device: Any, size: int) -> Pool:
         """A new scheduler begins, with empty files."""
         self._streams.clear(self._torch.cuda)
-        self._connector, self._pages, self._pinned = manager, (), ()
+        self._pages, self._pinned = (), ()
         for kept in (self._places, self._promised, self._taken, self._names):
             kept.clear()
         return Pool(page_size=size, num_pages=manager.kvspec_pages, first_page=0)

@@ -16,6 +16,7 @@ from typing import Any
 from kvattach.patches import Patches
 from kvattach.vllm.launches import STREAM
 from kvlab.device import Point, Stream, advance
+from kvlab.vllm.passes import execute
 from kvlab.vllm.workload import Workload
 
 HF3FS = "vllm.distributed.kv_transfer.kv_connector.v1.hf3fs"
@@ -148,20 +149,7 @@ class Worker:
 
     def execute(self, output: Any) -> tuple[Any, Point]:
         """Simulate `execute_model` for one output of the scheduler. Returns the report, and when the pass is done."""
-        from vllm.v1.outputs import KVConnectorOutput
-
-        worker = self._connector
-        self._get_on()
-        worker.handle_preemptions(output.kv_connector_metadata)
-        worker.bind_connector_metadata(output.kv_connector_metadata)
-        Stream.current.queue()
-        computed = Stream.current.end
-        worker.start_load_kv(None)
-        worker.wait_for_save()
-        self._get_on()
-        sent, received = worker.get_finished(output.finished_req_ids)
-        worker.clear_connector_metadata()
-        return KVConnectorOutput(finished_sending=sent, finished_recving=received), computed
+        return execute(self._connector, output, self._get_on, loads_first=False)
 
     def _get_on(self) -> None:
         """Let time pass: at random, the threads take tasks, and the streams make progress."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from kvattach.vllm.launches import STREAM
 from kvlab.device import Entered, Point, Stream, advance
+from kvlab.vllm.passes import execute
 from kvlab.vllm.workload import Workload
 
 CONNECTOR = "vllm.distributed.kv_transfer.kv_connector.v1"
@@ -107,19 +108,4 @@ class Worker:
 
     def execute(self, output: Any) -> tuple[Any, Point]:
         """Simulate `execute_model` for one output of the scheduler. Returns the report, and when the pass is done."""
-        from vllm.v1.outputs import KVConnectorOutput
-
-        worker = self._connector
-        advance(self._dice, 4)
-        worker.handle_preemptions(output.kv_connector_metadata)
-        worker.bind_connector_metadata(output.kv_connector_metadata)
-        worker.start_load_kv(None)
-        Stream.current.queue()
-        computed = Stream.current.end
-        worker.wait_for_save()
-        advance(self._dice, 4)
-        sent, received = worker.get_finished(output.finished_req_ids)
-        report = KVConnectorOutput(finished_sending=sent, finished_recving=received)
-        report.kv_connector_worker_meta = worker.build_connector_worker_meta()
-        worker.clear_connector_metadata()
-        return report, computed
+        return execute(self._connector, output, lambda: advance(self._dice, 4), loads_first=True)

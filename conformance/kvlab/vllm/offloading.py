@@ -22,6 +22,7 @@ from kvattach.vllm.offload import Side
 from kvlab.device import Event, Point, Stream, advance
 from kvlab.vllm import hf3fs, kv_offloading, nixl
 from kvlab.vllm.network import KINDS
+from kvlab.vllm.passes import execute
 from kvlab.vllm.release import RUNNER_V1, prepare, without_counts
 from kvlab.vllm.workload import HF3FS, POLICIES, Workload
 
@@ -165,22 +166,7 @@ class Worker:
 
     def execute(self, output: Any) -> tuple[Any, Point]:
         """Simulate `execute_model` for one output of the scheduler. Returns the report, and when the pass is done."""
-        from vllm.v1.outputs import KVConnectorOutput
-
-        worker = self._connector
-        self._get_on()
-        worker.handle_preemptions(output.kv_connector_metadata)
-        worker.bind_connector_metadata(output.kv_connector_metadata)
-        Stream.current.queue()
-        computed = Stream.current.end
-        worker.start_load_kv(None)
-        worker.wait_for_save()
-        self._get_on()
-        sent, received = worker.get_finished(output.finished_req_ids)
-        report = KVConnectorOutput(finished_sending=sent, finished_recving=received)
-        report.kv_connector_worker_meta = worker.build_connector_worker_meta()
-        worker.clear_connector_metadata()
-        return report, computed
+        return execute(self._connector, output, self._get_on, loads_first=False)
 
     def _get_on(self) -> None:
         """Let time pass: at random, the thread queues requested copies, and the streams make progress."""
