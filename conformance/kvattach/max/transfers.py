@@ -16,7 +16,7 @@ class Transfers(Pools):
         """Install the hooks."""
         super().__init__(engine, trace)
         self._last: dict[int, OpId] = {}
-        """Replica -> the last operation of its stream."""
+        """Replica -> the last operation of its stream, or the last one that this waits for."""
         self._writing: dict[str, OpId] = {}
         """Key of a host page -> the operation that writes it."""
         self._targets: dict[OpId, list[Use]] = {}
@@ -56,6 +56,7 @@ class Transfers(Pools):
         operation = self._begin(replica, copies=pairs) if pairs else 0
         for other in others:
             self.hooks.emit(Wait(f"compute{other}", operation))
+            self._last[other] = operation
 
     # The host tier
 
