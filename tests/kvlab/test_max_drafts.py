@@ -37,8 +37,8 @@ def test_a_pass_goes_on_where_the_pass_before_ended() -> None:
 
 
 def test_a_pass_takes_as_many_proposals_as_it_verifies() -> None:
-    tokens, drafts, lengths = realized([0], [0], [-1], [0, 1], [70], [[42]], [12], [[1, 2, 3]], [[8, 8, 8]], [3])
-    assert (tokens, drafts, lengths) == ([70], [[1]], [12])
+    tokens, drafts, lengths = realized([0], [0], [5, -1], [0, 2], [70], [[42]], [12], [[1, 2, 3]], [[8, 8, 8]], [3])
+    assert (tokens, drafts, lengths) == ([5, 70], [[1]], [12])
 
 
 def test_each_replica_has_the_lengths_of_its_requests() -> None:

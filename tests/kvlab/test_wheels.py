@@ -42,7 +42,7 @@ class Wheel(NamedTuple):
 LEFT = lmcache_fixes.FIXES.keys() - {"images-share-chunks"}
 """The known issues that the newest release has."""
 LMCACHE = Wheel("lmcache", "LMCache", "0.5.6", LEFT, clean=15, runs=30, injected=13)
-MAX = Wheel("max", "MAX", "26.7.0", {*max_fixes.FIXES}, clean=25, runs=40, injected=26)
+MAX = Wheel("max", "MAX", "26.7.0", {*max_fixes.FIXES}, clean=25, runs=70, injected=35)
 
 each = pytest.mark.parametrize("wheel", [LMCACHE, MAX], ids=["lmcache", "max"])
 

@@ -2,17 +2,45 @@
 
 The content of a block is a label of each of its pages: the name of the leaf, the request's salt, the weights of its
 adapter, and the tokens up to the block's end. A recurrent state has the label of the block that ends at its position.
+With drafts the graph of a pass computes its place: the hooks are given it. Rejected drafts have labels that no read
+expects.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvattach.hooks import Trace, chained
 from kvattach.max.modules import Engine
 from kvattach.max.transfers import Transfers
 from kvattach.residency import Run
 from kvspec.memory.events import Deliver, End, EndHolder, OpId, Unify, Use
+
+DRAFTER = "draft"
+"""The leaf of a drafter that has KV of its own."""
+
+
+class Part(NamedTuple):
+    """The part of one request in a pass, in tokens. Behind drafts in flight the host does not know where it begins."""
+
+    start: int
+    tokens: int
+    drafts: int = 0
+    """The drafts that it verifies, after its tokens."""
+    accepted: int = 0
+    proposed: int = 0
+    """The positions after the accepted drafts at which the drafter computes."""
+
+    @property
+    def stop(self) -> int:
+        """The end of the tokens and accepted drafts."""
+        return self.start + self.tokens + self.accepted
+
+    def ends(self, leaf: str) -> int:
+        """The end of the positions that the pass writes in a leaf."""
+        proposed = self.stop + self.proposed if leaf == DRAFTER else 0
+        return max(self.start + self.tokens + self.drafts, proposed)
 
 
 class Stay(Run):
@@ -23,8 +51,15 @@ class Stay(Run):
         super().__init__(name, page_size)
         self.context, self._future, self.weights = context, future, weights
         self.salt = salted(context, weights)
+        self.reached = 0
+        """The end of the accepted tokens that the queued passes compute."""
         self.states: dict[int, str] = {}
         """Position -> the label of a state that was made before its last token was known."""
+
+    @property
+    def place(self) -> int:
+        """The position of the next token to compute. The host counts the accepted drafts later."""
+        return max(self.reached, int(self.context.tokens.processed_length))
 
     @property
     def tokens(self) -> list[int]:
@@ -68,6 +103,9 @@ class Attached(Transfers):
         """The manager of adapters, if there is one."""
         self.routed: dict[str, str] = {}
         """Request -> the adapter's weights that the next pass computes it with, if there are adapters."""
+        self.drafting = False
+        """Whether a pass is queued with the places that its graph computes, by `queued`."""
+        self._batches: Sequence[Any] = []
         self._results: dict[str, tuple[OpId, str]] = {}
         hooks, cache, manager = self.hooks, engine.cache.JengaKVCacheManager, engine.manager.JengaBlockManager
         hooks.hook(manager, "claim", before=self._claimed)
@@ -82,7 +120,7 @@ class Attached(Transfers):
         for leaf in (engine.params.PagedKVLeafRegion, engine.params.RecurrentKVLeafRegion):
             hooks.hook(leaf, "write_staged_inputs", after=self._table)
         hooks.hook(cache, "_compute_kv_cache_assignments", after=self._assigned)
-        hooks.hook(cache, "runtime_inputs", after=lambda _, __, of, batches, **___: self._launched(batches))
+        hooks.hook(cache, "runtime_inputs", after=lambda _, __, of, batches, **___: self._prepared(batches))
         hooks.hook(cache, "_copy_rows", before=self._states_copied)
         hooks.hook(cache, "_wipe_rows", before=self._states_wiped)
 
@@ -162,28 +200,41 @@ class Attached(Transfers):
     def _assigned(self, _: None, __: Any, cache: Any, staging: Any, *, replica_idx: int, **___: Any) -> None:
         self._staged[replica_idx], self._tables = self._tables, {}
 
-    def _launched(self, batches: Any) -> None:
+    def _prepared(self, batches: Sequence[Any]) -> None:
+        """The inputs of a pass were staged. Without drafts it is queued with them."""
+        self._batches = batches
+        if not self.drafting:
+            parts = [context for batch in batches for context in batch]
+            self.queued(
+                {str(one.request_id): Part(one.tokens.processed_length, one.tokens.active_length) for one in parts}
+            )
+
+    def queued(self, parts: Mapping[str, Part]) -> None:
+        """The staged pass is queued, with a part of each request."""
         self.launch = Launch()
-        for replica, batch in enumerate(batches):
+        for replica, batch in enumerate(self._batches):
             if not batch:
                 continue
             reads, writes, read_states, written_states = (list[Use]() for _ in range(4))
             for row, context in enumerate(batch):
+                part = parts[str(context.request_id)]
                 self._learns(self._stay(context))
                 for leaf, region in self._leaves.items():
                     blocks = self._staged[replica][leaf][row]
                     if region.group_id.is_recurrent():
-                        self._moves(replica, leaf, blocks[0], context, read_states, written_states)
+                        self._moves(replica, leaf, blocks[0], context, part, read_states, written_states)
                     elif not region.group_id.is_scratch():
                         window = region.group_id.window_size
-                        self._attends(replica, leaf, blocks, context, window, reads, writes)
+                        self._attends(replica, leaf, blocks, context, part, window, reads, writes)
             if read_states:
                 self._begin(replica, reads=read_states, writes=written_states, reads_own_writes=False)
             operation = self._begin(replica, reads=reads, writes=writes)
             self.launch.last.append(operation)
             for context in batch:
+                stay, part = self._stay(context), parts[str(context.request_id)]
+                stay.reached = stay.place + part.tokens + part.accepted
                 if not context.tokens.actively_chunked:
-                    self.launch.results[str(context.request_id)] = operation, self._stay(context).name
+                    self.launch.results[str(context.request_id)] = operation, stay.name
 
     def _attends(
         self,
@@ -191,16 +242,27 @@ class Attached(Transfers):
         leaf: str,
         blocks: list[int],
         context: Any,
+        part: Part,
         window: int,
         reads: list[Use],
         writes: list[Use],
     ) -> None:
-        """A pass writes the positions that it computes, and reads them and those before them, within the window."""
-        start = context.tokens.processed_length
-        stop = start + context.tokens.active_length
+        """A pass writes the positions that it computes, and reads them and those before them, within the window.
+
+        The drafter also reads its proposals. No other read expects their content, that of rejected drafts, or that of
+        tokens at wrong positions.
+        """
+        stay, start, stop, end = self._stay(context), part.start, part.stop, part.ends(leaf)
         low = max(0, start - window + 1) if window > 0 else 0
-        reads += self._span(replica, leaf, blocks, context, low, stop, self._stay(context).salt)
-        writes += self._span(replica, leaf, blocks, context, start, stop, self._written(context))
+        reads += self._span(replica, leaf, blocks, context, low, stop, stay.salt)
+        right = stop if start == stay.place else start
+        if right > start:
+            writes += self._span(replica, leaf, blocks, context, start, right, self._written(context))
+        if end > right:
+            drafted = f"{stay.name} draft {next(self._numbers)} "
+            writes += self._span(replica, leaf, blocks, context, right, end, drafted)
+            if right == stop and leaf == DRAFTER and part.proposed:
+                reads += self._span(replica, leaf, blocks, context, stop, stop + part.proposed, drafted)
 
     def _written(self, context: Any) -> str:
         """The salt and weights of the content that a pass writes."""
@@ -212,6 +274,7 @@ class Attached(Transfers):
     ) -> list[Use]:
         stay, size, per = self._stay(context), self._size, self.per(leaf)
         first, last = start // size, -(-stop // size)
+        blocks = [*blocks, *[0] * (last - len(blocks))]  # beyond its row a pass finds the null block
         labels = [f"{leaf}:{salt}{label}" for label in stay.labels([], first, last)]
         return [
             Use(
@@ -225,10 +288,13 @@ class Attached(Transfers):
             for piece in range(per)
         ]
 
-    def _moves(self, replica: int, leaf: str, block: int, context: Any, reads: list[Use], writes: list[Use]) -> None:
-        """A pass advances a state in its block."""
-        stay, start = self._stay(context), context.tokens.processed_length
-        stop = start + context.tokens.active_length
+    def _moves(
+        self, replica: int, leaf: str, block: int, context: Any, part: Part, reads: list[Use], writes: list[Use]
+    ) -> None:
+        """A pass advances a state in its block, by its tokens and the accepted drafts."""
+        stay = self._stay(context)
+        start = stay.place
+        stop = start + part.tokens + part.accepted
         for uses, position, salt in ((reads, start, stay.salt), (writes, stop, self._written(context))):
             label = self._state(stay, position)
             labels = [f"{leaf}:{salt if position else ''}{label}"] * self.per(leaf)

@@ -23,3 +23,5 @@ class Engine:
     constructor: Any
     config: Any
     lora: Any
+    overlap: Any
+    """The pipeline that waits for a pass after it has launched the next."""

@@ -32,14 +32,18 @@ def make(
     budget: int | None,
     caching: bool,
     connector: Any = None,
+    drafts: int = 0,
+    at_once: int = 0,
 ) -> Any:
     """A `JengaKVCacheManager` with these leaves.
 
-    A block has `page_size` tokens, a chunk at most `budget`. Without a budget prompts are not chunked.
+    A block has `page_size` tokens, a chunk at most `budget`. Without a budget prompts are not chunked. The drafter
+    proposes so many `drafts`, with so many `at_once`.
     """
     regions = {name: _region(engine, name, leaf, page_size) for name, leaf in leaves.items()}
     infos = {name: engine.manager.KVLeafInfo(leaf.ratio, regions[name].group_id) for name, leaf in leaves.items()}
     params = _params(engine, regions, page_size, replicas, caching, connector)
+    params.num_draft_tokens, params.num_draft_tokens_per_step = drafts, at_once
     if connector is not None:
         connector.keeps({name: one.group_id for name, one in regions.items() if one.cacheable})
     pools = engine.manager.create_pools(infos, huge_blocks, replicas)
@@ -77,8 +81,6 @@ def _params(engine: Engine, regions: Any, page_size: int, replicas: int, caching
         enable_prefix_caching=caching,
         kv_hash_algo="ahash64",
         kv_hash_seed=None,
-        num_draft_tokens=0,
-        num_draft_tokens_per_step=0,
         data_parallel_degree=replicas,
         enable_dp_cross_replica_prefix_copy=True,
         devices=[SimpleNamespace(to_device=lambda: None) for _ in range(replicas)],
@@ -86,5 +88,5 @@ def _params(engine: Engine, regions: Any, page_size: int, replicas: int, caching
         leaves=lambda: regions,
         slab_to_bound_views=lambda _: states,
         staged_dispatch_metadata=dict,
-        build_runtime_inputs=lambda *_, **__: None,
+        build_runtime_inputs=lambda assigned, *_, **__: [one.cache_lengths_by_device[0] for one in assigned],
     )

@@ -12,14 +12,51 @@ from kvlab.max.adapters import Adapters
 from kvlab.tokens import Tokens
 
 
-class _Array:
-    """A buffer on the host."""
+class Buffer:
+    """Stands in for a buffer of the driver: integers of a shape, of which the device and the host share one."""
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        self._array = numpy.zeros(shape, numpy.uint32)
+    dtype = "int64"
+
+    def __init__(self, shape: Sequence[int], device: object = None, **described: object) -> None:
+        """Make zeros. The type and the kind of memory are ignored."""
+        self._array, self.device = numpy.zeros(shape, numpy.int64), device
+
+    @classmethod
+    def from_numpy(cls, array: Any, device: object = None) -> "Buffer":
+        """A buffer of these numbers."""
+        made = cls((0,), device)
+        made._array = numpy.asarray(array, numpy.int64)
+        return made
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The lengths of the dimensions."""
+        shape: tuple[int, ...] = self._array.shape
+        return shape
+
+    @property
+    def num_elements(self) -> int:
+        """The number of numbers."""
+        return int(self._array.size)
 
     def to_numpy(self) -> Any:
+        """The numbers, shared."""
         return self._array
+
+    def view(self, dtype: object, shape: Sequence[int]) -> "Buffer":
+        """The same numbers in another shape."""
+        return Buffer.from_numpy(self._array.reshape(shape), self.device)
+
+    def to(self, device: object) -> "Buffer":
+        """The same buffer: there is one memory."""
+        return self
+
+    def __getitem__(self, index: slice) -> "Buffer":
+        return Buffer.from_numpy(self._array[index], self.device)
+
+    def inplace_copy_from(self, source: "Buffer") -> None:
+        """Take the numbers of a buffer of the same shape."""
+        self._array[...] = source._array
 
 
 class Stager:
@@ -33,9 +70,9 @@ class Stager:
         """The tables of one pass."""
         yield self
 
-    def get(self, name: str, shape: tuple[int, ...]) -> tuple[_Array, tuple[_Array, ...]]:
+    def get(self, name: str, shape: tuple[int, ...]) -> tuple[Buffer, tuple[Buffer, ...]]:
         """The buffer to fill, and the buffer on the device."""
-        made = _Array(shape)
+        made = Buffer(shape)
         return made, (made,)
 
 

@@ -15,12 +15,13 @@ from typing import Any
 import numpy
 
 from kvattach.hooks import is_error
-from kvattach.max.hooks import Attached
+from kvattach.max.hooks import DRAFTER, Attached
 from kvattach.max.modules import Engine
 from kvcheck import Finding
 from kvlab.max.adapters import Adapters
 from kvlab.max.cache import Leaf, make
 from kvlab.max.device import Pipeline
+from kvlab.max.drafts import Drafting, Kind, pipeline
 from kvlab.max.tier import Tier
 from kvlab.tokens import Reason, Tokens, ignored
 from kvlab.traffic import EOS, Done, Traffic
@@ -68,6 +69,7 @@ class Shape:
     """The most adapters that are active at once."""
     reloads: float = 0.0
     """The probability per step that an adapter that no request uses gets other weights under its name."""
+    drafting: Drafting | None = None
 
     def adapted(self, rng: random.Random) -> "Shape":
         """The same with adapters. MAX refuses these with a prefix cache, with overlap and with replicas."""
@@ -82,6 +84,35 @@ class Shape:
             adapters=rng.randint(1, 4),
             slots=rng.randint(1, 3),
             reloads=rng.choice([0.0, 0.1, 0.3]),
+        )
+
+    def drafted(self, rng: random.Random) -> "Shape":
+        """The same with drafts, as models of MAX have them.
+
+        Beside recurrent states a drafter has KV of its own, and a step that computes prompts verifies nothing. Only one
+        that proposes blocks has states beside a prefix cache.
+        """
+        states = any(leaf.kind == "recurrent" for leaf in self.leaves.values())
+        kinds: list[Kind] = ["sequential", "block"] if states else ["sequential", "block", "shared"]
+        drafting = Drafting(
+            rng.choice(kinds),
+            drafts := rng.randint(1, 4),
+            () if rng.random() < 0.6 else tuple(rng.randint(0, drafts) for _ in range(self.batch)),
+            0 if states else rng.choice([0, 0, drafts, rng.randint(1, drafts)]),
+        )
+        window = drafting.kind == "block" and rng.random() < 0.3
+        leaf = Leaf("window", rng.randint(1, 3), rng.randint(2, 4 * self.page_size)) if window else Leaf("full")
+        bare = states and drafting.kind != "block"
+        return replace(
+            self,
+            leaves=self.leaves if drafting.kind == "shared" else self.leaves | {DRAFTER: leaf},
+            huge_blocks=self.huge_blocks + rng.randint(4, 12),
+            budget=max(self.budget, drafting.mixed + 1),
+            mixed=self.mixed or drafting.mixed > 0,
+            caching=self.caching and not bare,
+            host=0 if bare else self.host,
+            resets=0.0 if bare else self.resets,
+            drafting=drafting,
         )
 
     @classmethod
@@ -234,9 +265,12 @@ def _loop(engine: Engine, attached: Attached, shape: Shape, rng: random.Random, 
         budget=shape.budget if shape.chunked else None,
         caching=shape.caching,
         connector=tier,
+        drafts=shape.drafting.drafts if shape.drafting else 0,
+        at_once=shape.drafting.at_once if shape.drafting else 0,
     )
     room = cache.effective_max_seq_length
-    longest = most if room is None else min(most, room)
+    slack = engine.params.spec_decode_cache_slack(cache.params)
+    longest = most if room is None else min(most, room - slack)
     if longest < 2:
         return
     traffic = Traffic(rng, requests, longest, shape.alphabet, running=shape.batch)
@@ -245,6 +279,7 @@ def _loop(engine: Engine, attached: Attached, shape: Shape, rng: random.Random, 
     if shape.adapters:
         clients.adapters = Adapters(engine, shape.adapters, shape.slots, rng)
     attached.lora = None if clients.adapters is None else clients.adapters.manager
+    attached.drafting = shape.drafting is not None
     scheduler = _scheduler(engine, attached, shape, cache, clients)
     while traffic.left or traffic.live:
         traffic.loop(MOST_STEPS)
@@ -278,10 +313,12 @@ def _scheduler(engine: Engine, attached: Attached, shape: Shape, cache: Any, cli
         max_request_input_tokens=shape.piece,
         prefill_schedule_interval=shape.every,
         dp_ce_balance_timeout_ms=0.0 if shape.balanced else -1.0,
+        num_speculative_tokens=shape.drafting.drafts if shape.drafting else 0,
+        spec_decode_mixed_verify_width=shape.drafting.mixed if shape.drafting else 0,
     )
     made = engine.scheduler.TokenGenerationScheduler(
         config,
-        Pipeline(engine, attached, clients.tokens, cache, overlap=shape.overlap, adapters=clients.adapters),
+        _pipeline(engine, attached, shape, cache, clients),
         request_queue=clients.requests,
         response_queue=clients,
         cancel_queue=clients.cancels,
@@ -289,6 +326,22 @@ def _scheduler(engine: Engine, attached: Attached, shape: Shape, cache: Any, cli
     )
     made.scheduler_logger = SimpleNamespace(log_metrics=lambda **_: None)
     return made
+
+
+def _pipeline(engine: Engine, attached: Attached, shape: Shape, cache: Any, clients: _Clients) -> Any:
+    if shape.drafting is None:
+        return Pipeline(engine, attached, clients.tokens, cache, overlap=shape.overlap, adapters=clients.adapters)
+    return pipeline(
+        engine,
+        attached,
+        clients.tokens,
+        cache,
+        shape.drafting,
+        overlap=shape.overlap,
+        replicas=shape.replicas,
+        batch=shape.batch,
+        longest=clients.longest,
+    )
 
 
 def _step(scheduler: Any, tier: Tier | None, rng: random.Random) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from kvattach.max.modules import Engine
-from kvlab.max import adapters
+from kvlab.max import adapters, drafts
 from kvlab.max.device import Stager
 from kvlab.stubs import importable
 
@@ -34,14 +34,21 @@ REAL = (
     "max.nn.kv_cache",
     "max.pipelines.context",
     "max.pipelines.kv_cache",
+    "max.pipelines.lib.pipeline_variants.overlap_text_generation",
+    "max.pipelines.lib.pipeline_variants.utils",
+    "max.pipelines.lib.utils",
     "max.pipelines.lora",
     "max.pipelines.modeling.types",
     "max.pipelines.request",
+    "max.pipelines.speculative.adaptive_width",
+    "max.pipelines.speculative.config",
+    "max.pipelines.speculative.depth_schedule",
+    "max.pipelines.speculative.spec_width_policy",
     "max.serve.queue",
     "max.serve.scheduler",
     "max.serve.scheduler_result",
 )
-"""The driven modules: the scheduler, its batches, the contexts of requests, the cache."""
+"""The driven modules: the scheduler, its batches, the contexts of requests, the cache, the pipeline with drafts."""
 
 ABSENT = ("opentelemetry", "llguidance", "transformers", "PIL", "zmq", "pydantic_settings")
 """Packages that the driven modules import but do not need."""
@@ -76,9 +83,11 @@ def load(folder: Path) -> Engine:
         constructor=of(f"{scheduler}.batch_constructor.text_batch_constructor"),
         config=of(f"{scheduler}.config"),
         lora=of("max.pipelines.lora.modulev3"),
+        overlap=of("max.pipelines.lib.pipeline_variants.overlap_text_generation"),
     )
     engine.constructor.get_lora_manager = lambda pipeline: pipeline.lora
     adapters.stand_in(engine.lora)
+    drafts.stand_in(engine)
     return engine
 
 

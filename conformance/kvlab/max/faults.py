@@ -5,8 +5,8 @@ from kvlab.injection import Defect
 
 
 def defects(engine: Engine) -> list[Defect]:
-    """Twenty-six defects, none in the compiled pool, whose code cannot be changed."""
-    return [*_requests(engine), *_content(engine), *_transfers(engine), *_adapters(engine)]
+    """Thirty-five defects, none in the compiled pool, whose code cannot be changed."""
+    return [*_requests(engine), *_content(engine), *_transfers(engine), *_adapters(engine), *_drafts(engine)]
 
 
 def _requests(engine: Engine) -> list[Defect]:
@@ -192,5 +192,80 @@ def _adapters(engine: Engine) -> list[Defect]:
             "weights of before",
             "packed weights are used for other adapters, if there are as many",
             ((manager, "_adapter_buffers", "cache[0] == signature", "len(cache[0]) == len(signature)"),),
+        ),
+    ]
+
+
+def _drafts(engine: Engine) -> list[Defect]:
+    """Defects in the room and in the lengths of requests with drafts."""
+    manager, cache, overlap = engine.manager, engine.cache.JengaKVCacheManager, engine.overlap
+    flying = "len(ctx.spec_decoding_state.maybe_accepted_draft_tokens)"
+    commit = "update_spec_decode_context_and_prepare_responses"
+    return [
+        Defect(
+            "room for one pass",
+            "a request has room for the drafts that it verifies, and none for those that it proposes",
+            ((manager, "_compute_seq_len", "+ 2 * num_draft_tokens", "+ num_draft_tokens"),),
+        ),
+        Defect(
+            "drafts in flight without room",
+            "a request's room does not count the drafts that the pass before may accept",
+            ((manager, "_compute_seq_len", flying, "0"),),
+        ),
+        Defect(
+            "block without its last position",
+            "a drafter that proposes blocks has room for a position less than it writes",
+            ((manager, "_compute_seq_len", "+ block_draft_extra", ""),),
+        ),
+        Defect(
+            "drafts in flight not counted",
+            "the length of a request on the host leaves out the drafts that the pass before may accept",
+            (
+                (
+                    cache,
+                    "_compute_kv_cache_assignments",
+                    "cache_length = ctx.tokens.processed_length + len(",
+                    "cache_length = ctx.tokens.processed_length + 0 * len(",
+                ),
+            ),
+        ),
+        Defect(
+            "result of a chunk",
+            "what a chunk samples becomes the last token of the next chunk",
+            (
+                (
+                    overlap.RealizeFutureTokenProcessor,
+                    "_compute_mappings",
+                    "and context.tokens.generated_length",
+                    "and True",
+                ),
+            ),
+        ),
+        Defect(
+            "drafts counted on",
+            "a request that misses a pass goes on counting the drafts of the pass before",
+            ((overlap, commit, "ctx.spec_decoding_state.maybe_accepted_draft_tokens = []", "pass"),),
+        ),
+        Defect(
+            "drafts of before",
+            "a request that is preempted goes on counting its drafts",
+            ((engine.context.TextContext, "reset", "self._spec_decoding_state = None", "pass"),),
+        ),
+        Defect(
+            "drafts past the end",
+            "a request takes accepted drafts beyond its end",
+            ((overlap, commit, "elif ctx.is_done:", "elif False:"),),
+        ),
+        Defect(
+            "window past the drafts",
+            "a window gives back blocks as if all drafts in flight were accepted",
+            (
+                (
+                    engine.manager.JengaBlockManager,
+                    "_num_filled_blocks",
+                    "ctx.tokens.processed_length // self._block_size",
+                    f"(ctx.tokens.processed_length + {flying}) // self._block_size",
+                ),
+            ),
         ),
     ]

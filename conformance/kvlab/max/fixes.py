@@ -146,6 +146,41 @@ def half_drawn_loads_are_given_back(engine: Engine, patches: Patches) -> None:
     inject_fault(Defect("load-draws-half", "", (place,)), patches)
 
 
+def chunks_have_no_drafts(engine: Engine, patches: Patches) -> None:
+    """A chunk of a prompt in a step that verifies drafts counts none: no later pass takes any back."""
+    counted = "] * num_draft_tokens_to_verify"
+    exactly = "] * (num_draft_tokens_to_verify if context.tokens.generated_length else 0)"
+    place = engine.overlap.OverlapTextGenerationPipeline, "_execute", counted, exactly
+    inject_fault(Defect("chunk-counts-drafts", "", (place,)), patches)
+
+
+def advanced_states_are_not_published(engine: Engine, patches: Patches) -> None:
+    """No checkpoint is made while the number of accepted drafts is unknown, or behind the end of a request."""
+    group = engine.recurrent.RecurrentKVGroupCoordinator
+    checkpoint = group.checkpoint
+
+    def fixed(self: Any, ctx: Any, replica_idx: int) -> Any:
+        unknown = ctx.spec_decoding_state.maybe_accepted_draft_tokens or ctx.is_done
+        return {} if unknown else checkpoint(self, ctx, replica_idx)
+
+    patches.set(group, "checkpoint", fixed)
+
+
+def least_chunks_leave_room_for_drafts(engine: Engine, patches: Patches) -> None:
+    """The shortest chunk is at most half of the room that the drafts of a step leave: any longer prompt can be cut."""
+    least = "min_chunk_tokens=self.scheduler_config.chunked_prefill_min_chunk_size"
+    room = """min_chunk_tokens=min(
+                    self.scheduler_config.chunked_prefill_min_chunk_size,
+                    (
+                        self.scheduler_config.target_tokens_per_batch_ce
+                        - self.scheduler_config.spec_decode_mixed_verify_width
+                    )
+                    // 2,
+                )"""
+    place = engine.constructor.TextBatchConstructor, "_create_new_token_budget", least, room
+    inject_fault(Defect("prompt-restarts", "", (place,)), patches)
+
+
 FIXES = {
     "chunk-not-reserved": chunks_are_reserved,
     "room-promised-twice": own_huge_blocks_come_first,
@@ -155,6 +190,9 @@ FIXES = {
     "prefill-holds-blocks": prefills_that_hold_blocks_are_preempted,
     "protected-adapter-evicted": unprotected_adapters_go_first,
     "old-weights-packed": replaced_weights_are_packed,
+    "chunk-counts-drafts": chunks_have_no_drafts,
+    "state-past-its-name": advanced_states_are_not_published,
+    "prompt-restarts": least_chunks_leave_room_for_drafts,
 }
 """Known issue -> the patch that fixes it."""
 

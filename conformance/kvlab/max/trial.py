@@ -15,8 +15,8 @@ from kvlab.max.faults import defects
 from kvlab.max.fixes import fix
 from kvspec.memory.events import Begin, MemoryEvent
 
-ADAPTERS_EVERY = 4
-"""One seed of so many drives LoRA adapters besides."""
+EVERY = 4
+"""One seed of so many drives drafts besides, and another one LoRA adapters."""
 
 
 def trial(folder: Path) -> Trial:
@@ -33,7 +33,10 @@ def trial(folder: Path) -> Trial:
 
     def each(seed: int) -> None:
         run(None, seed)
-        if seed % ADAPTERS_EVERY == ADAPTERS_EVERY - 1:
+        if seed % EVERY == EVERY - 2:
+            dice = random.Random(f"{seed} drafts")
+            run(driver.Shape.drawn(dice).drafted(dice), seed)
+        if seed % EVERY == EVERY - 1:
             dice = random.Random(f"{seed} adapters")
             run(driver.Shape.drawn(dice).adapted(dice), seed)
 
@@ -53,8 +56,15 @@ def _from_peers(events: Sequence[MemoryEvent]) -> bool:
     return any({source.pool, target.pool} == {"kv0", "kv1"} for source, target in copies)
 
 
+def _drafted(events: Sequence[MemoryEvent]) -> bool:
+    """Whether a pass writes rejected drafts or proposals."""
+    written = [use for event in events if isinstance(event, Begin) for use in event.writes]
+    return any(" draft " in label for use in written for label in use.labels or ())
+
+
 GOALS: Mapping[str, Goal] = {
     **OVERLAPPED,
     "a block comes back from the host": _from_host,
     "a block comes from another replica": _from_peers,
+    "drafts are rejected": _drafted,
 }
