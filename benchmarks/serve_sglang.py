@@ -1,8 +1,8 @@
 """The cost of hooks in a real SGLang server on the CPU: three servers that differ in KVSPEC alone, asked in turns.
 
-    python benchmarks/serve_sglang.py 0.5.23 [ROUNDS [PAGE_SIZE]]
+    python benchmarks/serve_sglang.py 0.5.23 [ROUNDS [PAGE_SIZE [LAYERS]]]
 
-The model is tiny, so a step takes little and the hooks' part is large. Processor time is that of the scheduler's
+The model is tiny, so a step takes little and the hooks' part is large; with more layers a step takes longer. Processor time is that of the scheduler's
 process, the thread that writes a recording included; `check` has a process of its own besides. Linux only.
 """
 
@@ -113,12 +113,13 @@ def _process(belongs: Callable[[int, str], bool]) -> int | None:
     return None
 
 
-def server(page_size: int) -> Server:
+def server(page_size: int, layers: int) -> Server:
     """Overlap, room for all requests; an idle scheduler sleeps, and does not slow the others."""
     arguments = ["sglang.launch_server", "--device", "cpu", "--attention-backend", "torch_native", "--dtype", "float32"]
     arguments += ["--disable-cuda-graph", "--mem-fraction-static", "0.2", "--context-length", "1024"]
     arguments += ["--max-running-requests", str(AT_ONCE), "--page-size", str(page_size), "--max-total-tokens", "4096"]
-    arguments += ["--chunked-prefill-size", "256", "--sleep-on-idle"]
+    arguments += ["--chunked-prefill-size", "256", "--sleep-on-idle", "--load-format", "dummy"]
+    arguments += ["--json-model-override-args", json.dumps({"num_hidden_layers": layers})]
     stubs = sglang(0).environment["KVSPEC_STUBS"]
     environment = {
         "SGLANG_USE_CPU_ENGINE": "1",
@@ -129,10 +130,10 @@ def server(page_size: int) -> Server:
 
 
 @contextmanager
-def started(version: str, name: str, folder: Path, page_size: int) -> Iterator[Arm]:
+def started(version: str, name: str, folder: Path, page_size: int, layers: int) -> Iterator[Arm]:
     """One server, warm."""
     python, package = installed("sglang", version, lambda text: print(text, file=sys.stderr))
-    one = server(page_size)
+    one = server(page_size, layers)
     folder.mkdir()
     environment, model = prepared(one, python, package, folder)
     values = {"off": "", "record": f"record:{folder / 'trace.jsonl.zst'}", "check": "check"}
@@ -172,22 +173,24 @@ def main(
     version: Annotated[str, typer.Argument(help="The release of SGLang.")],
     rounds: Annotated[int, typer.Argument(min=1, help="Rounds that medians are of.")] = 10,
     page_size: Annotated[int, typer.Argument(min=1, help="Tokens of a page.")] = 1,
+    layers: Annotated[int, typer.Argument(min=1, help="Layers of the model.")] = 2,
 ) -> None:
     """Measure the arms in turns, and print the median of each."""
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that the servers end with it
     try:
-        measure(version, rounds, page_size)
+        measure(version, rounds, page_size, layers)
     except NoEnvironment as error:
         print(error, file=sys.stderr)
         raise typer.Exit(2) from error
 
 
-def measure(version: str, rounds: int, page_size: int) -> None:
+def measure(version: str, rounds: int, page_size: int, layers: int) -> None:
     """See `main`."""
     with tempfile.TemporaryDirectory() as scratch:
         with ExitStack() as servers:
             arms = {
-                name: servers.enter_context(started(version, name, Path(scratch) / name, page_size)) for name in ARMS
+                name: servers.enter_context(started(version, name, Path(scratch) / name, page_size, layers))
+                for name in ARMS
             }
             for number in range(rounds):
                 # Each arm is the first, the second and the last as often as the others.
