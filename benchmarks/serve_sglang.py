@@ -2,8 +2,9 @@
 
     python benchmarks/serve_sglang.py 0.5.23 [ROUNDS [PAGE_SIZE [LAYERS]]]
 
-The model is tiny, so a step takes little and the hooks' part is large; with more layers a step takes longer. Processor time is that of the scheduler's
-process, the thread that writes a recording included; `check` has a process of its own besides. Linux only.
+The model is tiny, so a step takes little and the hooks' part is large; with more layers a step takes longer. Processor
+time is that of the scheduler's process, the thread that writes a recording included; `check` has a process of its own
+besides. Linux only.
 """
 
 import http.client

@@ -44,6 +44,7 @@ class Tape:
         self._arrived: dict[Any, int] = {}
         """Stream -> the last capture of which it is known that all its copies on this stream have arrived."""
         self._queue: SimpleQueue[tuple[Callable[..., object], list[Any], int, Any]] = SimpleQueue()
+        self._counting = threading.Lock()
         self._turn = threading.RLock()
         """Held by the thread that may touch what resolutions touch."""
         self._turns: int | None = None
@@ -70,12 +71,13 @@ class Tape:
         copies = [None if tensor is None else self._copied(tensor) for tensor in tensors]
         stream = self._stream() if copies and self._stream is not None else None
         # The copies are queued before the number counts them.
-        self.captures += 1
-        self._queue.put((resolve, copies, self.captures, stream))
+        with self._counting:
+            self.captures += 1
+            self._queue.put((resolve, copies, self.captures, stream))
 
     def _copied(self, tensor: Any) -> Any:
         """A tensor in memory of the host; from a device it arrives later, in pinned memory."""
-        return tensor.clone() if self._stream is None else tensor.to("cpu", non_blocking=True)
+        return tensor.clone() if tensor.is_cpu else tensor.to("cpu", non_blocking=True)
 
     def start(self) -> None:
         """Resolve from now on, in a thread of its own, until the process ends."""

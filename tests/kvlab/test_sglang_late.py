@@ -20,7 +20,7 @@ from kvattach.patches import Patches
 from kvattach.sglang.hooks import Attached
 from kvattach.sglang.release import Release
 from kvlab.device import Event, Stream
-from kvlab.sglang import driver
+from kvlab.sglang import driver, walk
 from kvlab.sglang.driver import Shape
 from kvlab.sglang.issues import fix
 from kvlab.sglang.release import load
@@ -30,8 +30,8 @@ from tests.kvattach.lagging import Lagging
 from tests.kvlab.checkout import release_of
 
 SEEDS = 48
-KINDS = ["plain", "window", "states"]
-"""Memories without a host tier."""
+KINDS = ["plain", "window", "states", "host", "storage"]
+"""Memories without a host tier; with one; and with a storage behind it, which walks drive."""
 
 
 class Seen(NamedTuple):
@@ -103,8 +103,7 @@ class Watching(Attached):
 def shape_of(release: Release, kind: str, seed: int) -> Shape:
     """A server without drafts and with a memory of this kind, at random with sessions, images, tenants and flushes."""
     rng = random.Random(f"{seed} {kind}")
-    shape = Shape.drawn(rng)
-    made = "host"
+    shape, made = Shape.drawn(rng), "host"
     while made != kind:
         shape = shape.without_host(rng, release)
         assert shape.pools is not None
@@ -131,11 +130,16 @@ def frees_in_order(release: Release) -> Iterator[None]:
 def run(release: Release, kind: str, seed: int, tape: Lagging | None, *, whole: bool) -> list[MemoryEvent]:
     """The events of one run."""
     Stream._numbers = count()
+    for numbered in (release.core.UnifiedTreeNode, release.controller.StorageOperation):
+        numbered.counter = 0
     events = Events()
     attached = Watching(release, events, Stream, Event)
     attached.hooks.tape, attached.whole = tape, whole
     try:
-        driver.run(release, seed, attached, shape_of(release, kind, seed), report=ignored)
+        if kind == "storage":
+            walk.run(release, seed, attached, storage=True, renews=True)
+        else:
+            driver.run(release, seed, attached, shape_of(release, kind, seed), report=ignored)
         if tape is not None:
             tape.drain()
     finally:

@@ -116,13 +116,17 @@ class Holders:
             self.hooks.emit(Take(who, pool, [*pages]))
 
     def _host_allocated(self, slots: Any) -> None:
+        self.hooks.later(partial(self._host_taken, self._who[-1]), slots)
+
+    def _host_taken(self, who: str, slots: Any) -> None:
         pages = self._tree.pages(slots)
         if pages:
-            self._transfers.setdefault(self._who[-1], {}).setdefault(HOST, []).extend(pages)
-            self.hooks.emit(Take(self._who[-1], HOST, [*pages]))
+            self._transfers.setdefault(who, {}).setdefault(HOST, []).extend(pages)
+            self.hooks.emit(Take(who, HOST, [*pages]))
 
     def _host_freed(self, slots: Any) -> None:
-        self._freed(HOST, self._who[-1], self._tree.pages(slots))
+        who = self._who[-1]
+        self.hooks.later(lambda slots: self._freed(HOST, who, self._tree.pages(slots)), slots)
 
     def _free_called(self, allocator: Any, indices: Any, slots_per_index: int) -> None:
         pool, who, caller = self._pool_of(allocator), self._who[-1], self._who[-2:][0]

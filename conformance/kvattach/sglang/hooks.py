@@ -250,8 +250,7 @@ class Attached(Launched):
         self.hooks.emit(Count(ROWS, free=[*self._to_token.free_slots]))
         if self._host is None:
             return
-        parts = [self._host.free_slots, *getattr(self._host, "release_slots", [])]
-        self.hooks.emit(Count(HOST, free=[page for part in parts for page in self._tree.pages(part)]))
+        self.hooks.later(self._host_counted, self._host.free_slots, *getattr(self._host, "release_slots", []))
 
     def _counted(self, pool: str, parts: int, locks: list[int] | None, *tensors: Any) -> None:
         """The first `parts` tensors have the free pages of a pool, the others the pages that the tree counts."""
@@ -259,3 +258,6 @@ class Attached(Launched):
         loading = {page for given in self._transfers.values() for page in given.get(pool, [])}
         books = {} if locks is None else self._tree.counted(pool, locks, tensors[parts:], without=loading)
         self.hooks.emit(Count(pool, free=free, **books))
+
+    def _host_counted(self, *free: Any) -> None:
+        self.hooks.emit(Count(HOST, free=[page for part in free for page in self._tree.pages(part)]))

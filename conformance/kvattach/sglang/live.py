@@ -70,7 +70,7 @@ def _watch(trace: Trace, seen: tuple[Release, Chunks | None], _: None, scheduler
         host=host,
     )
     if scheduler.device != "cpu":
-        reason = read_at_once(release, memory) if half == ALONE else "transfers to another server"
+        reason = read_at_once(release, half)
         if reason:
             _log.warning("kvspec: it has %s, so hooks wait for the device: for tests, not for production", reason)
         else:
@@ -115,13 +115,14 @@ def not_hooked(scheduler: Any, *, pairs: bool = False) -> str:
     return ""
 
 
-def read_at_once(release: Any, memory: Any) -> str:
-    """A part of a memory that the hooks read at once, in words; empty if they read all of it late."""
+def read_at_once(release: Any, half: str) -> str:
+    """A part of a memory that the hooks read at once, in words; empty if they read all of it late.
+
+    `half` is the server's `disaggregation_mode`.
+    """
     if not release.unified or not release.checkpoints:
         return "a tree of before 0.5.22"
-    if memory.host is not None:
-        return "a host cache"
-    return ""
+    return "" if half == ALONE else "transfers to another server"
 
 
 def host_pool(cache: Any) -> Any:

@@ -5,6 +5,7 @@ tokens in the event, after those of its parent. A hash stands for the content th
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from kvattach.hooks import Hooks, chained
@@ -55,17 +56,15 @@ class Routers:
         self._tiers, self._ended = {}, self._watched()
 
     def _taken(self, _: None, events: list[Any], cache: Any) -> None:
-        if not self._tiers or cache is not self._watched():
-            return
-        # Names of content follow from what is resolved.
-        with self._hooks.at_once("take_events"):
-            self._announces(events, cache)
+        if self._tiers and cache is self._watched():
+            # A host page has its name before it is written, and is announced after it is written.
+            writing = bool(cache.ongoing_write_through)
+            known = [(tier, pool) for tier, pool in self._tiers.items() if pool == KV or not writing]
+            self._hooks.later(partial(self._announces, [*events], known))
 
-    def _announces(self, events: list[Any], cache: Any) -> None:
+    def _announces(self, events: list[Any], known: list[tuple[str, str]]) -> None:
+        """These events were taken; the names of these pools, each with its tier, are complete."""
         announced = [one for event in events for one in self._announced(event)]
-        # A host page has its name before it is written, and is announced after it is written.
-        writing = bool(cache.ongoing_write_through)
-        known = [(tier, pool) for tier, pool in self._tiers.items() if pool == KV or not writing]
         announced += [Announce(tier, pool=pool) for tier, pool in known]
         announced[0].batch = self._batches
         self._batches += 1

@@ -6,6 +6,7 @@ until the tree has them or they go back, and pins those of the tree's node below
 that it reads.
 """
 
+from functools import partial
 from itertools import count, groupby
 from pathlib import Path
 from typing import Any
@@ -83,13 +84,19 @@ class Storage(Transfers):
     # Backups
 
     def _backup_begins(self, _: None, backup: int, __: Any, indices: Any, *___: Any, **____: Any) -> None:
+        self.hooks.later(partial(self._backup_begun, backup), indices)
+
+    def _backup_begun(self, backup: int, indices: Any) -> None:
         pages = self._tree.pages(indices)
         names = [self._keys[HOST].get(page, "") for page in pages]
         self._backups[backup] = dict(zip(pages, names, strict=True))
         self.hooks.emit(Share(f"backup {backup}", HOST, [*pages], names, pin=True))
 
     def _backups_end(self, _: None, *__: Any, **___: Any) -> None:
-        for backup in [known for known in self._backups if known not in self._cache.ongoing_backup]:
+        self.hooks.later(partial(self._backups_ended, {*self._cache.ongoing_backup}))
+
+    def _backups_ended(self, ongoing: set[int]) -> None:
+        for backup in [known for known in self._backups if known not in ongoing]:
             self.hooks.emit(Released(f"backup {backup}", HOST, [*self._backups.pop(backup)]))
 
     def _leaves(self, data: Any, index: Any) -> None:
@@ -98,9 +105,10 @@ class Storage(Transfers):
 
     def _saved(self, there: bool, done: bool, backend: Any, key: str, value: Any = None, *_: Any, **__: Any) -> None:
         """A file was written; what is there already is kept."""
-        if there or not done:
-            return
-        file, page = self._file(backend, key).name, value.kvspec_page
+        if done and not there:
+            self.hooks.later(partial(self._file_made, self._file(backend, key).name, value.kvspec_page))
+
+    def _file_made(self, file: str, page: int) -> None:
         self._copied_at_once(Use(pool=HOST, pages=[page]), Use(pool=STORAGE, pages=[file]))
         label = next((known[page] for known in self._backups.values() if page in known), "")
         self.hooks.emit(Publish(STORAGE, [file], [file], [label] if label else None))
@@ -111,29 +119,33 @@ class Storage(Transfers):
 
     # Prefetches
 
-    def _host_allocated(self, slots: Any) -> None:
-        drained = self._who[-1] == _RETURNED
-        if drained:
+    def _host_taken(self, who: str, slots: Any) -> None:
+        if who == _RETURNED:
             # A prefetch in the drained queue has found these pages in the storage; its request is not known here.
-            self._who[-1] = f"prefetch found {next(self._found)}"
-        super()._host_allocated(slots)
-        who = self._who[-1]
+            who = f"prefetch found {next(self._found)}"
+        super()._host_taken(who, slots)
         if who.startswith("prefetch "):
             self._prefetched.update(dict.fromkeys(self._tree.pages(slots), who))
-        if drained:
-            self._who[-1] = _RETURNED
 
     def _anchored(self, _: None, __: Any, ___: Any, named: Any) -> None:
-        pages = self._tree.host(self._tree.node(named)) if self._who[-1].startswith("prefetch ") else []
+        who = self._who[-1]
+        if who.startswith("prefetch "):
+            self.hooks.later(partial(self._anchor_held, who), self._tree.backed(self._tree.node(named)))
+
+    def _anchor_held(self, who: str, value: Any) -> None:
+        pages = self._tree.pages(value)
         if pages:
-            self._anchors[self._who[-1]] = pages
+            self._anchors[who] = pages
             names = [self._keys[HOST].get(page, "") for page in pages]
-            self.hooks.emit(Share(self._who[-1], HOST, [*pages], names, pin=True))
+            self.hooks.emit(Share(who, HOST, [*pages], names, pin=True))
 
     def _unanchored(self, *_: Any) -> None:
-        pages = self._anchors.pop(self._who[-1], None)
+        self.hooks.later(partial(self._anchor_left, self._who[-1]))
+
+    def _anchor_left(self, who: str) -> None:
+        pages = self._anchors.pop(who, None)
         if pages:
-            self.hooks.emit(Released(self._who[-1], HOST, [*pages]))
+            self.hooks.emit(Released(who, HOST, [*pages]))
 
     def _fetched(self, _: None, data: Any, backend: Any, key: str, *__: Any, **___: Any) -> None:
         """A file was read; its bytes are on their way to a host page."""
@@ -141,16 +153,22 @@ class Storage(Transfers):
             data.kvspec_file = self._file(backend, key).name
 
     def _arrives(self, data: Any, index: Any) -> None:
-        page = self._page(index)
+        self.hooks.later(partial(self._arrived, data.kvspec_file, self._page(index)))
+
+    def _arrived(self, file: str, page: int) -> None:
         target = Use(pool=HOST, pages=[page], holder=self._prefetched.get(page))
-        self._copied_at_once(Use(pool=STORAGE, pages=[data.kvspec_file]), target)
+        self._copied_at_once(Use(pool=STORAGE, pages=[file]), target)
 
     def _grafted(self, _: None, __: Any, ___: Any, anchor: Any, key: Any, indices: Any, *____: Any) -> None:
         """The tree has what was prefetched, except what it had."""
-        for node in self._tree.path(self._tree.walk(key, self._tree.node(anchor))):
-            self._publish_host(node, planned=False)
+        tree = self._tree
+        for spot in tree.spots(tree.path(tree.walk(key, tree.node(anchor)))):
+            self._publish_host(spot, planned=False)
+        self.hooks.later(partial(self._graft_given, self._who[-1]), indices)
+
+    def _graft_given(self, who: str, indices: Any) -> None:
         pages = [page for page in self._tree.pages(indices) if page in self._keys[HOST]]
-        for holder, given in groupby(pages, lambda page: self._prefetched.pop(page, self._who[-1])):
+        for holder, given in groupby(pages, lambda page: self._prefetched.pop(page, who)):
             self.hooks.emit(Released(holder, HOST, [*given]))
 
     def _freed(self, pool: str, who: str, pages: Ids) -> None:

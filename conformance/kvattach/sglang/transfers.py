@@ -3,6 +3,7 @@
 A transfer is a separate holder: it holds its pages until it is acknowledged.
 """
 
+from functools import partial
 from typing import Any
 
 from kvattach.hooks import Trace
@@ -34,28 +35,41 @@ class Transfers(Holders):
         self._acting(controller, "write", lambda _, *__, **named: f"write {named.get('node_id', -1)}")
 
     def _backed_up(self, _: Any, __: Any, ___: Any, named: Any, *____: Any, **_____: Any) -> None:
-        self._publish_host(self._tree.node(named), planned=True)
+        tree = self._tree
+        self._publish_host(tree.spots(tree.path(tree.node(named)))[-1], planned=True)
 
-    def _publish_host(self, node: Any, *, planned: bool) -> None:
+    def _publish_host(self, spot: Any, *, planned: bool) -> None:
         """Publish the new host pages of a node under its names."""
-        pages, known = self._tree.host(node), self._keys[HOST]
+        self.hooks.later(partial(self._host_published, spot, planned), self._tree.backed(spot.node))
+
+    def _host_published(self, spot: Any, planned: bool, value: Any) -> None:
+        pages, known = self._tree.pages(value), self._keys[HOST]
         if any(page not in known for page in pages):
-            named = zip(pages, self._tree.labels(self._tree.spots(self._tree.path(node))[-1]), strict=True)
+            named = zip(pages, self._tree.labels(spot), strict=True)
             fresh = {page: name for page, name in named if page not in known}
             known.update(fresh)
             names = [*fresh.values()]
             self.hooks.emit(Publish(HOST, [*fresh], names, names, planned=planned))
 
     def _writes(self, _: Any, __: Any, host: Any, device: Any, *___: Any) -> None:
-        self._streams.begin("backup_from_device_all_layer", [], [], [(self._use(KV, device), self._use(HOST, host))])
+        self._copies("backup_from_device_all_layer", (KV, HOST), device, host)
 
     def _loads_layer(self, _: Any, __: Any, host: Any, device: Any, layer: int, *___: Any, **____: Any) -> None:
         if layer == 0:
-            copies = [(self._use(HOST, host), self._use(KV, device))]
-            self._streams.begin("load_to_device_per_layer", [], [], copies)
+            self._copies("load_to_device_per_layer", (HOST, KV), host, device)
 
-    def _use(self, pool: str, indices: Any) -> Use:
-        return Use(pool=pool, pages=[*self._tree.pages(indices)])
+    def _copies(self, at: str, pools: tuple[str, str], *indices: Any) -> None:
+        """An operation on the current stream copies slots from one pool to the other."""
+        copies: list[tuple[Use, Use]] = []
+
+        def resolved(*indices: Any) -> None:
+            source, target = (
+                Use(pool=pool, pages=[*self._tree.pages(slots)]) for pool, slots in zip(pools, indices, strict=True)
+            )
+            copies.append((source, target))
+
+        self.hooks.later(resolved, *indices)
+        self._streams.begin(at, [], [], copies)
 
     def _waiting(self, *_: Any, **__: Any) -> tuple[set[Any], set[Any]]:
         return set(self._cache.ongoing_write_through), set(self._cache.ongoing_load_back)
@@ -65,7 +79,9 @@ class Transfers(Holders):
         after = self._waiting()
         for kind, gone in (("write", before[0] - after[0]), ("load", before[1] - after[1])):
             for node in sorted(gone):
-                name = f"{kind} {node}"
-                for pool, pages in self._transfers.pop(name, {}).items():
-                    self.hooks.emit(Released(name, pool, [*pages]))
-                self.hooks.emit(EndHolder(name))
+                self.hooks.later(partial(self._transferred, f"{kind} {node}"))
+
+    def _transferred(self, name: str) -> None:
+        for pool, pages in self._transfers.pop(name, {}).items():
+            self.hooks.emit(Released(name, pool, [*pages]))
+        self.hooks.emit(EndHolder(name))

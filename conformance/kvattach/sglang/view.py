@@ -208,9 +208,9 @@ class Tree:
         """The number of tokens of a node."""
         return len(node.key)
 
-    def host(self, node: Any) -> Ids:
-        """The pages of a node on the host."""
-        return self.pages(node.host_value if self._full is None else node.component_data[self._full].host_value)
+    def backed(self, node: Any) -> Any:
+        """The tensor with the slots of a node on the host; `None`: it has none there."""
+        return node.host_value if self._full is None else node.component_data[self._full].host_value
 
     def locks(self, node: Any, pool: str = KV) -> int:
         """The number of locks on a node's pages of a pool."""
