@@ -37,7 +37,9 @@ class Engine:
 
 
 class Numbers(list[int]):
-    """Stands in for a tensor."""
+    """Stands in for a tensor of the host."""
+
+    is_cpu = True
 
     def clone(self) -> "Numbers":
         return Numbers(self)
@@ -197,7 +199,7 @@ class Device:
             self.copies.append(["on its way"])
             return self.copies[-1]
 
-        return SimpleNamespace(to=to)
+        return SimpleNamespace(to=to, is_cpu=False)
 
 
 def test_a_resolution_waits_until_its_copies_have_arrived_and_one_event_stands_for_all_that_are_queued() -> None:
@@ -211,3 +213,13 @@ def test_a_resolution_waits_until_its_copies_have_arrived_and_one_event_stands_f
     tape.drain()
     assert seen == [("arrived", None)] * 3 + [["arrived"]]
     assert device.recorded == [3, 4]
+
+
+def test_a_tensor_of_the_host_is_copied_at_once_beside_a_device() -> None:
+    device, seen, pages = Device(), list[Any](), Numbers([1])
+    tape = Tape(device.current_stream, device.event)
+    tape.put(lambda one, other: seen.append((one, other)), device.tensor(), pages)
+    pages.clear()
+    tape.start()
+    tape.drain()
+    assert seen == [(["arrived"], [1])]
