@@ -18,6 +18,10 @@ class Queued(NamedTuple):
     place: int
     """The number of operations that were queued until then, on all streams."""
 
+    def up_to(self, other: "Queued") -> bool:
+        """Whether it is the other one, or before it on its stream."""
+        return self.stream == other.stream and self.place <= other.place
+
 
 class Streams:
     """The streams of one process, and what its hooks have queued on them."""
@@ -32,6 +36,8 @@ class Streams:
         """Stream -> the place of the last operation that was seen complete."""
         self._elsewhere: dict[OpId, Queued] = {}
         """The operations in flight that are emitted elsewhere."""
+        self._over: dict[OpId, Queued] = {}
+        """Those that the host has waited for, but whose end was not reported."""
         self._queued = self._places = self._cleared = 0
         hooks.hook(stream, "wait_stream", after=lambda _, __, waits, other: self._waits(name(waits), name(other)))
         hooks.hook(stream, "wait_event", after=lambda _, __, waits, event: self._waits_for(name(waits), event))
@@ -46,7 +52,7 @@ class Streams:
     def clear(self, cuda: Any) -> None:
         """A new trace begins; `cuda` is the module that knows the current stream; `None`: streams are not observed."""
         self._cuda = cuda
-        for kept in (self._last, self._complete, self._elsewhere):
+        for kept in (self._last, self._complete, self._elsewhere, self._over):
             kept.clear()
         self._cleared = self._places
 
@@ -92,12 +98,19 @@ class Streams:
             self._places += 1
             self._last[stream] = self._elsewhere[operation] = Queued(operation, stream, self._places)
 
-    def ended(self, operation: OpId) -> None:
-        """An operation was seen complete, and its end is emitted elsewhere: earlier ones of its stream are complete."""
+    def ended(self, operation: OpId) -> bool:
+        """An operation was seen complete: earlier ones of its stream are complete. Returns whether its end is new.
+
+        The caller emits the end if it is new, and does not if the host has waited for the operation before.
+        """
         with self._hooks.lock:
-            queued = self._elsewhere.get(operation)
+            over = self._over.get(operation)
+            queued = over or self._elsewhere.get(operation)
             if queued is not None:
-                self._completes(queued)
+                if over is None:
+                    self._completes(queued)
+                self._over = {id: one for id, one in self._over.items() if not one.up_to(queued)}
+            return over is None
 
     def _completes(self, queued: Queued) -> None:
         self._complete[queued.stream] = queued.place
@@ -142,6 +155,7 @@ class Streams:
         with self._hooks.lock:
             if queued is not None and self._flies(queued):
                 self._hooks.emit(End(queued.id))
+                self._over |= {id: one for id, one in self._elsewhere.items() if one.up_to(queued)}
                 self._completes(queued)
 
 

@@ -85,6 +85,19 @@ def test_an_event_stands_for_an_operation_that_is_reported_elsewhere_until_that_
     assert [wait.id for wait in trace.events if isinstance(wait, Wait)] == ["step 1", "step 3"]
 
 
+def test_the_end_of_an_operation_that_the_host_has_waited_for_is_not_new(trace: Recorded, streams: Streams) -> None:
+    stream = Stream()
+    stream.cuda_stream = "gpu"
+    for step in ("step 1", "step 1 states", "step 2", "step 2 states", "step 3"):
+        trace.emit(Begin(step, "gpu"))
+        streams.queued(step, "gpu")
+        if step == "step 2":
+            stream.synchronize()
+    assert [streams.ended(step) for step in ("step 1", "step 2", "step 3")] == [False, False, True]
+    assert [end.id for end in trace.events if isinstance(end, End)] == ["step 2"]
+    assert streams._over == {}
+
+
 def test_an_event_orders_only_what_came_before_it(trace: Recorded, streams: Streams) -> None:
     one, other, event = Stream(), Stream(), Event()
     event.record(one)

@@ -17,7 +17,7 @@ from kvattach.streams import Streams
 from kvattach.vllm.blocks import Books, books_of, counted
 from kvattach.vllm.launches import Launches
 from kvattach.vllm.nixl import Nixl
-from kvattach.vllm.offload import OFFLOAD, Offload, Side
+from kvattach.vllm.offload import OFFLOAD, Offload, Side, pin_tails
 from kvattach.vllm.residency import HOST, POOL, Group, Run, group_for, group_of, named
 from kvattach.vllm.routers import GPU, Routers
 from kvspec.memory.events import (
@@ -92,6 +92,7 @@ class Attached:
             hooks.hook(managers, "take_kv_cache_block_copies", before=lambda _: self._copying.clear())
             self.within(scheduler, "_free_cow_retained_blocks", lambda *_, **__: COPIES)
             hooks.hook(scheduler, "_free_cow_retained_blocks", after=self._copies_deferred)
+        pin_tails(self, managers)
         self._launches.hook(scheduler)
         for name in ("schedule", "update_from_output", "finish_requests", "reset_prefix_cache", "add_request"):
             hooks.watch(scheduler, name)

@@ -12,10 +12,12 @@ from typing import Any, Protocol
 from kvattach.hooks import Hooks
 from kvattach.streams import Streams
 from kvattach.vllm.residency import HOST, POOL, Group, Run
-from kvspec.memory.events import Begin, Count, End, Pool, Publish, Use
+from kvspec.memory.events import Begin, Count, End, Pool, Publish, Transfer, Use
 
 OFFLOAD = "offload"
 """The holder of pages that are being stored or loaded, on both sides, and of hits on the host for a request."""
+TAILS = "tails"
+"""The holder of a block while it is pinned for a connector."""
 WORKING = (
     "get_num_new_matched_tokens",
     "update_state_after_alloc",
@@ -84,12 +86,12 @@ class Side:
         return []
 
     def emit(self, event: Any) -> None:
-        """Emit an event of the scheduler; streams note its operations."""
+        """Emit an event of the scheduler; streams note its operations. The host may have seen an end already."""
+        if isinstance(event, End) and not self._streams.ended(event.id):
+            return
         self._attached.hooks.emit(event)
         if isinstance(event, Begin) and event.stream is not None:
             self._streams.queued(event.id, event.stream)
-        elif isinstance(event, End):
-            self._streams.ended(event.id)
 
     def promised(self, key: Any, label: str | None, slots: int, group: Group) -> None:
         """A page of the device is named."""
@@ -174,3 +176,17 @@ class Offload(Side):
             )
         stream = SimpleNamespace(cuda_stream=params.stream_handle)
         self._streams.begin("store" if is_store else "load", [], [], copies, stream=stream)
+
+
+def pin_tails(attached: Attached, managers: Any) -> None:
+    """Observe the states at the ends of prompts that 0.28 pins for a connector: each belongs to its request."""
+
+    def pinned(_: None, tails: dict[str, list[tuple[int, int, int]]], *__: Any) -> None:
+        for request, blocks in tails.items():
+            run = attached.runs.get(request)
+            if run is not None:
+                attached.emit(Transfer(TAILS, run.keeper, POOL, [block for _, block, _ in blocks]))
+
+    if hasattr(managers, "take_partial_tail_offloads"):
+        attached.within(managers, "take_partial_tail_offloads", lambda _: TAILS)
+        attached.hooks.hook(managers, "take_partial_tail_offloads", after=pinned)
