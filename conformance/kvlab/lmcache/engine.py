@@ -40,8 +40,8 @@ ABSENT = (
 """Packages that LMCache imports but its cache does not need: metrics, remote stores, kernels."""
 
 
-def load(folder: Path) -> Engine:
-    """The engine's modules from an unpacked wheel. A process can hold one release.
+def importable(folder: Path) -> None:
+    """Make an unpacked wheel importable. A process can hold one release.
 
     Raises:
         EngineError: the folder holds no such wheel, or torch is not installed.
@@ -56,8 +56,18 @@ def load(folder: Path) -> Engine:
         missing = [one for one in ABSENT if importlib.util.find_spec(one) is None]
         sys.meta_path.insert(0, Finder(missing, (), folder))
         sys.path.insert(0, str(folder))
+        importlib.import_module("lmcache")
     elif [str(folder / "lmcache")] != [str(Path(one)) for one in loaded.__path__]:
         raise EngineError(f"this process holds another LMCache already: {next(iter(loaded.__path__))}")
+
+
+def load(folder: Path) -> Engine:
+    """The engine's modules from an unpacked wheel.
+
+    Raises:
+        EngineError: as `importable`.
+    """
+    importable(folder)
     of = importlib.import_module
     return Engine(
         cache_engine=of("lmcache.v1.cache_engine"),

@@ -8,9 +8,9 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from kvlab.stubs import Arguments
-from kvlab.vllm import hf3fs, kv_offloading, nixl, offloading
+from kvlab.vllm import hf3fs, kv_offloading, multi_process, nixl, offloading
 from kvlab.vllm.connector import Connector
-from kvlab.vllm.workload import HF3FS, POLICIES, Workload
+from kvlab.vllm.workload import HF3FS, LMCACHE, POLICIES, Workload
 
 
 class Drafter(Arguments):
@@ -77,8 +77,10 @@ def fitting(work: Workload, known: bool = True) -> Workload:
     """
     from vllm.v1.core.sched.scheduler import Scheduler
 
+    if work.offload == LMCACHE:
+        work = multi_process.fitting(work)
     shared = set() if _hashes_apart(Scheduler) else {"state"}
-    if work.offload and work.offload not in (*POLICIES, HF3FS):
+    if work.offload and work.offload not in (*POLICIES, HF3FS, LMCACHE):
         manager = importlib.import_module("vllm.v1.simple_kv_offload.manager").SimpleCPUOffloadScheduler
         shared |= set() if _hashes_apart(manager) else {"state"} if known else {"state", "full", "window"}
     size = hash_block_size(work)
@@ -93,7 +95,8 @@ def _hashes_apart(owner: type) -> bool:
 
 def offloading_of(work: Workload) -> ModuleType:
     """The module that drives the workload's offloading."""
-    return hf3fs if work.offload == HF3FS else kv_offloading if work.offload in POLICIES else offloading
+    own = {HF3FS: hf3fs, LMCACHE: multi_process} | dict.fromkeys(POLICIES, kv_offloading)
+    return own.get(work.offload, offloading)
 
 
 def configured(work: Workload) -> tuple[Any, Any]:
@@ -155,6 +158,7 @@ def _config(work: Workload) -> SimpleNamespace:
             transfer.kv_connector_extra_config = options = offloading_of(work).options(work)
             transfer.get_from_extra_config = options.get
             transfer.engine_id = "engine"
+            transfer.is_kv_producer = work.offload == LMCACHE
         if work.server:
             transfer = nixl.configured(work, transfer)
     return Arguments(
@@ -177,7 +181,7 @@ def _config(work: Workload) -> SimpleNamespace:
             block_size=next((size for kind, size, _ in work.groups if kind == "state"), hash_block_size(work)),
             enable_mamba_shared_prefix_checkpoint=False,
             enable_prefix_caching=True,
-            mamba_cache_mode="align",
+            mamba_cache_mode="align" if any(kind == "state" for kind, _, _ in work.groups) else "none",
             num_gpu_blocks=work.blocks,
             get_resolved_kv_cache_layout=lambda: SimpleNamespace(name="LBHNC"),
         ),
@@ -196,6 +200,7 @@ def _config(work: Workload) -> SimpleNamespace:
             is_encoder_decoder=False,
             get_total_num_kv_heads=lambda: 1,
             max_model_len=work.longest,
+            model="model",
             runner_type="generate",
             use_mla=False,
             is_diffusion=False,

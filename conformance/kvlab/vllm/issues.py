@@ -16,7 +16,7 @@ from kvlab.injection import inject_fault
 from kvlab.issues import Issue, issues_of
 from kvlab.stubs import EngineError
 from kvlab.tokens import describe
-from kvlab.vllm import fixes_hf3fs, kv_events
+from kvlab.vllm import fixes_hf3fs, fixes_lmcache, kv_events
 from kvlab.vllm.counts import fix_counts
 from kvlab.vllm.driver import EngineGaveUp, StuckError
 from kvlab.vllm.faults import names_without_content
@@ -27,7 +27,7 @@ from kvlab.vllm.servers import driven
 from kvlab.vllm.workload import Workload, offloading_workload, random_workload, servers_workload
 from kvspec.memory.events import Failed
 
-FIXES = (*kv_events.FIXES, fix_pairing, fix_counts, *fixes_hf3fs.FIXES)
+FIXES = (*kv_events.FIXES, fix_pairing, fix_counts, *fixes_hf3fs.FIXES, *fixes_lmcache.FIXES)
 RUNS = 200
 """The number of runs that look for one issue."""
 

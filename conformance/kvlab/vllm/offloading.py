@@ -10,6 +10,7 @@ import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,13 +19,15 @@ from kvattach.hooks import Hooks, Trace
 from kvattach.vllm.chunks import Chunks
 from kvattach.vllm.hf3fs import Files
 from kvattach.vllm.launches import STREAM
+from kvattach.vllm.multi_process import Objects
 from kvattach.vllm.offload import Side
 from kvlab.device import Event, Point, Stream, advance
-from kvlab.vllm import hf3fs, kv_offloading, nixl
+from kvlab.vllm import hf3fs, kv_offloading, multi_process, nixl
+from kvlab.vllm.lmcache_server import Server
 from kvlab.vllm.network import KINDS
 from kvlab.vllm.passes import execute
 from kvlab.vllm.release import RUNNER_V1, prepare, without_counts
-from kvlab.vllm.workload import HF3FS, POLICIES, Workload
+from kvlab.vllm.workload import HF3FS, LMCACHE, POLICIES, Workload
 
 FROM_WHEEL = (
     "vllm.distributed.kv_transfer.kv_connector.utils",
@@ -103,6 +106,8 @@ def lacking(work: Workload, without: str) -> str:
         return nixl.prepared()
     if work.offload == HF3FS:
         return hf3fs.prepared()
+    if work.offload == LMCACHE:
+        return multi_process.prepared()
     if work.offload in POLICIES:
         return kv_offloading.prepared()
     return without if work.offload else ""
@@ -119,6 +124,8 @@ def attached(trace: Trace, *, offloading: bool) -> Hooks:
         kinds.append(Chunks)
     if not hf3fs.prepared():
         kinds.append(Files)
+    if not multi_process.prepared():
+        kinds.append(partial(Objects, Server))
     return Attached(trace, Stream, Event, kinds).hooks
 
 

@@ -24,8 +24,12 @@ def execute(connector: Any, output: Any, get_on: Callable[[], None], *, loads_fi
         connector.start_load_kv(None)
     connector.wait_for_save()
     get_on()
-    sent, received = connector.get_finished(output.finished_req_ids)
-    report = KVConnectorOutput(finished_sending=sent, finished_recving=received)
+    if hasattr(KVConnectorOutput(), "failed_recving"):
+        report = KVConnectorOutput(**vars(connector.get_transfer_results(output.finished_req_ids)))
+    else:
+        sent, received = connector.get_finished(output.finished_req_ids)
+        report = KVConnectorOutput(finished_sending=sent, finished_recving=received)
+    report.invalid_block_ids = connector.get_block_ids_with_load_errors()
     report.kv_connector_worker_meta = connector.build_connector_worker_meta()
     connector.clear_connector_metadata()
     return report, computed

@@ -6,13 +6,14 @@ from kvattach.hooks import Hooks
 from kvattach.patches import Patches
 from kvlab.drives import CheckedTrace, Trial, known_issues
 from kvlab.goals import ILLUSTRATED, SERVED, SPECULATIVE
-from kvlab.vllm import hf3fs, kv_offloading, nixl
+from kvlab.vllm import hf3fs, kv_offloading, multi_process, nixl
 from kvlab.vllm.driver import EngineGaveUp, StuckError
 from kvlab.vllm.engine import fitting
 from kvlab.vllm.faults import defects
 from kvlab.vllm.faults_chunks import chunk_defects
 from kvlab.vllm.faults_events import event_defects
 from kvlab.vllm.faults_hf3fs import file_defects
+from kvlab.vllm.faults_lmcache import object_defects
 from kvlab.vllm.faults_nixl import pull_defects, push_defects
 from kvlab.vllm.faults_offload import offloading_defects
 from kvlab.vllm.faults_pictures import picture_defects
@@ -28,6 +29,7 @@ from kvlab.vllm.workload import (
     chunks_workload,
     counts_workload,
     files_workload,
+    objects_workload,
     offloading_workload,
     random_workload,
     servers_workload,
@@ -42,6 +44,9 @@ CHUNKS_EVERY = 8
 
 FILES_EVERY = 16
 """One seed of so many drives its connector to files of 3FS besides."""
+
+OBJECTS_EVERY = 8
+"""One seed of so many drives LMCache's connector of several processes besides."""
 
 SERVERS_EVERY = 4
 """One seed of so many drives a prefill and a decode server besides."""
@@ -59,6 +64,7 @@ def trial(folder: Path | None) -> Trial:
     without = prepared(folder)
     without_chunks = kv_offloading.prepared()
     without_files = hf3fs.prepared()
+    without_objects = multi_process.prepared()
     without_servers = nixl.prepared()
     uncounted = without_counts()
     attached: list[Hooks] = []
@@ -87,6 +93,8 @@ def trial(folder: Path | None) -> Trial:
             drive(chunks_workload(seed, known=not avoided))
         if seed % FILES_EVERY == FILES_EVERY - 4 and not without_files:
             drive(files_workload(seed, known=not avoided))
+        if seed % OBJECTS_EVERY == OBJECTS_EVERY - 7 and not without_objects:
+            drive(objects_workload(seed, known=not avoided))
         if seed % SERVERS_EVERY == SERVERS_EVERY - 2 and not without_servers:
             drive(servers_workload(seed, known=not avoided))
         if seed % COUNTS_EVERY == COUNTS_EVERY - 4 and not uncounted:
@@ -106,6 +114,7 @@ def trial(folder: Path | None) -> Trial:
         *([] if without else offloading_defects()),
         *([] if without_chunks else chunk_defects()),
         *([] if without_files else file_defects()),
+        *([] if without_objects else object_defects()),
         *([] if without_servers else [*pull_defects(), *push_defects()]),
     ]
     known = known_issues(

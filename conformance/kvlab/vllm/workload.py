@@ -9,6 +9,9 @@ POLICIES = ("lru", "arc")
 HF3FS = "hf3fs"
 """The connector that keeps blocks in files of 3FS."""
 
+LMCACHE = "lmcache"
+"""LMCache's connector of several processes."""
+
 
 @dataclass(frozen=True)
 class Workload:
@@ -50,11 +53,14 @@ class Workload:
     """Whether a restarted server is a new engine, as if no `engine_id` were configured."""
     offload: str = ""
     """vLLM's own offloading instead of a connector: the mode of `simple_kv_offload` (`eager`, `lazy`), the eviction
-    policy of `kv_offload` (`lru`, `arc`), the connector `hf3fs`, or `` for none."""
+    policy of `kv_offload` (`lru`, `arc`), the connector `hf3fs` or `lmcache`, or `` for none."""
     host: int = 0
     """Pages of its pool on the host, including the null block."""
     host_chunk: int = 1
-    """Blocks of a chunk of `kv_offload`; a chunk is a page of its pool on the host."""
+    """Blocks of a chunk of `kv_offload`; a chunk is a page of its pool on the host. For `lmcache`, the number of a
+    chunk's parts that each consist of whole blocks of all groups."""
+    save_decoded: bool = False
+    """Whether `lmcache` also stores chunks with sampled tokens."""
     store_threshold: int = 0
     """The number of offers after which `kv_offload` stores a chunk."""
     sync_loads: int = 0
@@ -133,6 +139,16 @@ GROUPS: tuple[tuple[tuple[str, int, int], ...], ...] = (
     (("full", 4, 0), ("state", 4, 0)),
     (("full", 4, 0), ("state", 8, 0)),
 )
+
+
+OBJECT_GROUPS: tuple[tuple[tuple[str, int, int], ...], ...] = (
+    (("full", 4, 0),),
+    (("full", 4, 0), ("window", 4, 8)),
+    (("full", 8, 0), ("window", 4, 4)),
+    (("full", 4, 0), ("state", 4, 0)),
+    (("full", 4, 0), ("state", 8, 0)),
+)
+"""Those for LMCache: it takes no window that is shorter than a chunk and ends within a block."""
 
 
 def random_workload(seed: int, known: bool = True) -> Workload:
@@ -267,6 +283,25 @@ def files_workload(seed: int, known: bool = True) -> Workload:
         drafts=0,
         reset=0.0,
     )
+
+
+def objects_workload(seed: int, known: bool = True) -> Workload:
+    """A random workload with LMCache's connector of several processes; without `known` as `random_workload`."""
+    base, dice = offloading_workload(seed, known), random.Random(f"{seed} objects")
+    groups = dice.choice(OBJECT_GROUPS)
+    work = replace(
+        base,
+        groups=groups,
+        blocks=dice.randrange(14, 30) * len(groups),
+        offload=LMCACHE,
+        host=dice.randrange(40, 300),
+        host_chunk=dice.choice((1, 1, 2)),
+        save_decoded=dice.random() < 0.5,
+        budget=max(base.budget, 12),
+        failing=dice.choice((0.0, 0.0, 0.2)),
+        reset=0.0,
+    )
+    return with_images(with_drafts(work))
 
 
 def counts_workload(seed: int) -> Workload:
