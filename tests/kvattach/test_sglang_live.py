@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kvattach.sglang.live import host_pool, not_hooked, read_at_once
+from kvattach.sglang.live import host_pool, not_hooked
 
 PYTHON, RUST = type("UnifiedTreeCore", (), {}), type("RustUnifiedTreeCore", (), {})
 
@@ -43,10 +43,3 @@ def test_the_pool_of_pages_on_the_host_is_found_in_newer_and_older_releases() ->
     assert host_pool(SimpleNamespace(host_pool_group=group)) is pool
     assert host_pool(SimpleNamespace(token_to_kv_pool_host=pool)) is pool
     assert host_pool(SimpleNamespace(host_pool_group=None)) is None
-
-
-def test_a_memory_that_the_hooks_read_at_once_is_named() -> None:
-    release = SimpleNamespace(unified=True, checkpoints=True)
-    assert read_at_once(release, "null") == ""
-    assert read_at_once(release, "decode") == "transfers to another server"
-    assert read_at_once(SimpleNamespace(unified=False), "null") == "a tree of before 0.5.22"

@@ -20,7 +20,7 @@ from kvattach.patches import Patches
 from kvattach.sglang.hooks import Attached
 from kvattach.sglang.release import Release
 from kvlab.device import Event, Stream
-from kvlab.sglang import driver, walk
+from kvlab.sglang import driver, pair, walk
 from kvlab.sglang.driver import Shape
 from kvlab.sglang.issues import fix
 from kvlab.sglang.release import load
@@ -32,6 +32,8 @@ from tests.kvlab.checkout import release_of
 SEEDS = 48
 KINDS = ["plain", "window", "states", "host", "storage"]
 """Memories without a host tier; with one; and with a storage behind it, which walks drive."""
+PAIR = "pair"
+"""The memories of two servers, of which one computes the prompts."""
 
 
 class Seen(NamedTuple):
@@ -56,13 +58,13 @@ def seen(kind: str, copies: bool, whole: bool, version: str = "0.5.23") -> Seen:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("whole", [True, False], ids=["whole rows", "new entries"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, PAIR])
 def test_late_events_are_those_that_hooks_emit_at_once(kind: str, whole: bool) -> None:
     late = seen(kind, copies=True, whole=whole)
     assert late.different == []
     assert late.events > 100_000
     assert late.most > 1000
-    assert [*late.waits] == ["reset"], "only the hook of a flush waits"
+    assert {*late.waits} <= {"reset"}, "only the hook of a flush waits"
 
 
 @pytest.mark.slow
@@ -72,7 +74,7 @@ def test_late_events_of_another_release_are_those_that_hooks_emit_at_once(kind: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, PAIR])
 def test_tensors_that_are_read_late_show(kind: str) -> None:
     assert len(seen(kind, copies=False, whole=True).different) > SEEDS // 2
 
@@ -88,6 +90,16 @@ class Events:
 
     def emit(self, *events: MemoryEvent) -> None:
         self.all += events
+
+
+class Hosts:
+    """Keeps the events of each host apart: between hosts late events have no order."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, Events] = {}
+
+    def of(self, host: str) -> Events:
+        return self.kept.setdefault(host, Events())
 
 
 class Watching(Attached):
@@ -127,27 +139,43 @@ def frees_in_order(release: Release) -> Iterator[None]:
         yield
 
 
-def run(release: Release, kind: str, seed: int, tape: Lagging | None, *, whole: bool) -> list[MemoryEvent]:
-    """The events of one run."""
+def run(
+    release: Release, kind: str, seed: int, tapes: list[Lagging] | None, *, copies: bool = True, whole: bool = True
+) -> dict[str, list[MemoryEvent]]:
+    """The events of each server of one run; each gets a tape of its own, unless `tapes` is `None`."""
     Stream._numbers = count()
     for numbered in (release.core.UnifiedTreeNode, release.controller.StorageOperation):
         numbered.counter = 0
-    events = Events()
-    attached = Watching(release, events, Stream, Event)
-    attached.hooks.tape, attached.whole = tape, whole
-    try:
-        if kind == "storage":
-            walk.run(release, seed, attached, storage=True, renews=True)
-        else:
-            driver.run(release, seed, attached, shape_of(release, kind, seed), report=ignored)
-        if tape is not None:
-            tape.drain()
-    finally:
-        attached.hooks.detach()
+    hosts, made = Hosts(), list[Watching]()
+
+    class One(Watching):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            self.whole = whole
+            made.append(self)
+            if tapes is not None:
+                self.hooks.tape = Lagging(random.Random(f"{seed} {len(tapes)}"), copies=copies)
+                tapes.append(self.hooks.tape)
+
+    if kind == PAIR:
+        with patch.object(pair, "Attached", One):
+            pair.run(release, seed, hosts)  # type: ignore[arg-type]
+    else:
+        attached = One(release, hosts.of("server"), Stream, Event)
+        try:
+            if kind == "storage":
+                walk.run(release, seed, attached, storage=True, renews=True)
+            else:
+                driver.run(release, seed, attached, shape_of(release, kind, seed), report=ignored)
+        finally:
+            attached.hooks.detach()
+    for tape in tapes or []:
+        tape.drain()
     # Without copies a late tensor may be one that no hook would have seen.
-    if attached.hooks.problem is not None and (tape is None or tape.copies):
-        raise RuntimeError(attached.hooks.problem)
-    return events.all
+    for problem in [one.hooks.problem for one in made] if copies else []:
+        if problem is not None:
+            raise RuntimeError(problem)
+    return {host: events.all for host, events in hosts.kept.items()}
 
 
 def main(place: str, given: str) -> None:
@@ -156,13 +184,15 @@ def main(place: str, given: str) -> None:
     kind, copies, whole = json.loads(given)
     release, different, events, most, waits = load(Path(place)), [], 0, 0, Counter[str]()
     for seed in range(SEEDS):
-        tape = Lagging(random.Random(seed), copies=copies)
+        tapes: list[Lagging] = []
         with Patches() as patches, frees_in_order(release):
             fix(release, patches)
-            expected = run(release, kind, seed, None, whole=True)
-            if run(release, kind, seed, tape, whole=whole) != expected:
+            expected = run(release, kind, seed, None)
+            if run(release, kind, seed, tapes, copies=copies, whole=whole) != expected:
                 different.append(seed)
-        events, most, waits = events + len(expected), max(most, tape.most), waits + tape.waits
+        events += sum(map(len, expected.values()))
+        most = max(most, *(tape.most for tape in tapes))
+        waits = sum((tape.waits for tape in tapes), waits)
     print(json.dumps(Seen(events, different, most, waits)))
 
 

@@ -1,8 +1,8 @@
 """Attaches to the scheduler's process of a running SGLang server, once its memory is complete.
 
 On a CPU the hooks read tensors at once. On a GPU they never wait for the device: they put copies on a tape, which a
-thread of its own resolves (`kvattach.tape`). Some memories they read at once there, too, and each read waits for the
-device (`read_at_once`).
+thread of its own resolves (`kvattach.tape`). Those of releases before 0.5.22 read at once there, too, and each read
+waits for the device.
 """
 
 import importlib
@@ -70,11 +70,10 @@ def _watch(trace: Trace, seen: tuple[Release, Chunks | None], _: None, scheduler
         host=host,
     )
     if scheduler.device != "cpu":
-        reason = read_at_once(release, half)
-        if reason:
-            _log.warning("kvspec: it has %s, so hooks wait for the device: for tests, not for production", reason)
-        else:
+        if release.unified and release.checkpoints:
             attached.hooks.tape = Tape(device.current_stream, partial(release.torch.Event, scheduler.device))
+        else:
+            _log.warning("kvspec: before 0.5.22 hooks wait for the device: for tests, not for production")
     if half == ALONE or chunks is None:
         attached.watch(memory)
     else:
@@ -113,16 +112,6 @@ def not_hooked(scheduler: Any, *, pairs: bool = False) -> str:
     if getattr(args, "speculative_algorithm", None) is not None:
         return "it decodes speculatively (--speculative-algorithm)"
     return ""
-
-
-def read_at_once(release: Any, half: str) -> str:
-    """A part of a memory that the hooks read at once, in words; empty if they read all of it late.
-
-    `half` is the server's `disaggregation_mode`.
-    """
-    if not release.unified or not release.checkpoints:
-        return "a tree of before 0.5.22"
-    return "" if half == ALONE else "transfers to another server"
 
 
 def host_pool(cache: Any) -> Any:

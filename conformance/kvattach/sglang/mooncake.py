@@ -6,6 +6,7 @@ metadata of a request, with its first token, are in slots of a separate pool, wh
 """
 
 import threading
+from functools import partial
 from typing import Any
 
 from kvattach.hooks import Hooks, chained
@@ -153,14 +154,15 @@ class Mooncake:
 
     def _part(self, stay: Stay, req: Any, stop: int) -> None:
         """Both servers give the last, partial page of a prompt the same name."""
-        size = self._attached.page_size
-        page, further = divmod(stop, size)
-        if further:
+        if stop % self._attached.page_size:
             tokens = [*req.origin_input_ids, *req.output_ids]
-            before = stay.labels(tokens, page - 1, page)[0] if page else stay.whose
-            (label,) = stay.labels(tokens, page, page + 1)
-            name = chained(before, (PART, *tokens[page * size : stop]))
-            self._attached.hooks.emit(Unify(label, name, further))
+            self._attached.hooks.later(partial(self._parted, stay, tokens, stop))
+
+    def _parted(self, stay: Stay, tokens: list[int], stop: int) -> None:
+        page, further = divmod(stop, self._attached.page_size)
+        before = stay.labels(tokens, page - 1, page)[0] if page else stay.whose
+        (label,) = stay.labels(tokens, page, page + 1)
+        self._attached.hooks.emit(Unify(label, chained(before, (PART, *tokens[stop - further : stop])), further))
 
     def _sends(self, _: Any, req: Any, last_chunk: bool = False, end_idx: int | None = None) -> None:
         """Prefill is about to send the computed part of a request."""
