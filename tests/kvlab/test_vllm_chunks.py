@@ -33,7 +33,7 @@ def emitted(blocks: int) -> tuple[Any, list[MemoryEvent]]:
     groups = [FULL, WINDOW]
     run = Run("r0.1", request, groups)
     made._attached = SimpleNamespace(hooks=Hooks(heard), groups=groups, runs={"r0": run})
-    made._streams = SimpleNamespace(queued=lambda *_: None, ended=lambda _: None)
+    made._streams = SimpleNamespace(queued=lambda *_: None, ended=lambda _: True)
     made._connector = SimpleNamespace(_req_status={"r0": SimpleNamespace(req=request)}, _jobs={})
     chunks: dict[bytes, Any] = {}
     made._manager = SimpleNamespace(_policy=chunks)

@@ -94,7 +94,15 @@ def test_until_0_5_5_a_load_that_fails_ends_a_model_with_two_kinds_of_blocks() -
     assert ("MEM-FAILED/assertion", None) in {(code, pool) for code, pool in found}
 
 
-def _printed(script: str, version: str, *args: str) -> str:
-    folders = [str(release_of("0.33.0", "vllm")), str(release_of(version, "lmcache"))]
+@pytest.mark.slow
+def test_0_28_0_pins_the_states_at_the_ends_of_prompts_for_their_requests() -> None:
+    states = '{"failing": 0.0, "groups": [["full", 4, 0], ["state", 8, 0]]}'
+    _, problem, found = json.loads(_printed(FOUND, "0.5.6", "6", states, vllm="0.28.0"))
+    assert problem is None
+    assert not {code for code, _ in found} & {"MEM-RELEASE/not-held", "MEM-COUNT/total", "MEM-COUNT/references"}
+
+
+def _printed(script: str, version: str, *args: str, vllm: str = "0.33.0") -> str:
+    folders = [str(release_of(vllm, "vllm")), str(release_of(version, "lmcache"))]
     command = [sys.executable, "-c", script, *folders, *args]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
