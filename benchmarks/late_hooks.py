@@ -5,7 +5,7 @@
 A stand-in engine with tensors on the device allocates slots, writes rows, launches, publishes prompts and frees rows as
 SGLang's scheduler does; its classes are small, the hooks are those of `kvattach.sglang`. A launch is a kernel that
 sleeps for about two milliseconds. Prints the median microseconds of a step without hooks, with hooks on a tape, and
-with hooks that read at once. Without a GPU a tape copies on the CPU, and no kernel sleeps.
+with hooks that read at once. Without a GPU a tape copies on the CPU, no kernel sleeps, and hooks at once read arrays.
 """
 
 import argparse

@@ -4,8 +4,9 @@ import logging
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
+from threading import get_ident
 from typing import Any, Protocol
 
 from kvattach.patches import Patches
@@ -13,6 +14,7 @@ from kvattach.tape import Tape, TapeFullError
 from kvspec.memory.events import Failed, MemoryEvent, Pool
 
 _log = logging.getLogger(__name__)
+_NOTHING = nullcontext()
 
 
 class RuleBroken(AssertionError):
@@ -52,8 +54,10 @@ class Hooks:
         self._patches = Patches()
         self.lock = threading.RLock()
         """Held while events are emitted."""
-        self._held: list[MemoryEvent] | None = None
+        self._held: list[MemoryEvent] = []
         """The events of `together`."""
+        self._holds: int | None = None
+        """The thread in `together`."""
         self.tape: Tape | None = None
         """Takes what hooks capture, to be resolved late; `None`: it is resolved at once."""
 
@@ -61,6 +65,11 @@ class Hooks:
     def late(self) -> bool:
         """Whether what this thread captures now is resolved late."""
         return self.tape is not None and self.tape.defers
+
+    @property
+    def order(self) -> AbstractContextManager[object]:
+        """Held while events are emitted in a certain order. A thread whose events are late waits for no other one."""
+        return _NOTHING if self.late else self.lock
 
     @property
     def seen(self) -> int:
@@ -92,13 +101,13 @@ class Hooks:
 
     def emit(self, *events: MemoryEvent) -> None:
         """Emit events, within a hook or not. A malformed event is a problem of the hooks, never of the engine."""
+        if self._holds == get_ident():
+            self._held += events
+            return
         if self.late:
             self.later(partial(self.emit, *events))
             return
         with self.lock:
-            if self._held is not None:
-                self._held += events
-                return
             if self.problem is not None:
                 return
             self.events += len(events)
@@ -116,12 +125,11 @@ class Hooks:
             yield
             return
         with self.lock:
-            held: list[MemoryEvent] = []
-            self._held = held
+            self._holds = get_ident()
             try:
                 yield
             finally:
-                self._held = None
+                held, self._held, self._holds = self._held, [], None
                 self.emit(*held)
 
     def set(self, owner: Any, name: str, value: object) -> None:

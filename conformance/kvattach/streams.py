@@ -4,6 +4,7 @@ An event stands for the entries of its stream when it was recorded. If the last 
 for it; if it was a wait, an operation without uses is emitted in its place.
 """
 
+from threading import RLock
 from typing import Any, NamedTuple
 
 from kvattach.hooks import Hooks
@@ -39,6 +40,7 @@ class Streams:
         self._over: dict[OpId, Queued] = {}
         """Those that the host has waited for, but whose end was not reported."""
         self._queued = self._places = self._cleared = 0
+        self._lock = RLock()
         hooks.hook(stream, "wait_stream", after=lambda _, __, waits, other: self._waits(name(waits), name(other)))
         hooks.hook(stream, "wait_event", after=lambda _, __, waits, event: self._waits_for(name(waits), event))
         if hasattr(stream, "synchronize"):
@@ -74,7 +76,7 @@ class Streams:
     ) -> int:
         """Emit that an operation is queued, on the current stream if none is given; its id."""
         on = self.name(stream)
-        with self._hooks.lock:
+        with self._hooks.order, self._lock:
             self._queued += 1
             queued = self._queued
             self._hooks.emit(
@@ -94,7 +96,7 @@ class Streams:
 
     def queued(self, operation: OpId, stream: str) -> None:
         """An operation that is emitted elsewhere was queued on the stream of that name."""
-        with self._hooks.lock:
+        with self._hooks.order, self._lock:
             self._places += 1
             self._last[stream] = self._elsewhere[operation] = Queued(operation, stream, self._places)
 
@@ -103,7 +105,7 @@ class Streams:
 
         The caller emits the end if it is new, and does not if the host has waited for the operation before.
         """
-        with self._hooks.lock:
+        with self._hooks.order, self._lock:
             over = self._over.get(operation)
             queued = over or self._elsewhere.get(operation)
             if queued is not None:
@@ -128,7 +130,7 @@ class Streams:
 
     def _waits(self, stream: str, other: str) -> None:
         if stream != other and self._cuda is not None:
-            with self._hooks.lock:
+            with self._hooks.order, self._lock:
                 self._hooks.emit(Wait(stream, on=other))
                 self._last[stream] = None
 
@@ -136,7 +138,7 @@ class Streams:
         recorded = _recorded(event)
         if self._cuda is None or recorded is None or recorded.stream == stream:
             return
-        with self._hooks.lock:
+        with self._hooks.order, self._lock:
             if self._flies(recorded):
                 self._hooks.emit(Wait(stream, id=recorded.id))
                 self._last[stream] = None
@@ -152,7 +154,7 @@ class Streams:
             self._seen(_recorded(event))
 
     def _seen(self, queued: Queued | None) -> None:
-        with self._hooks.lock:
+        with self._hooks.order, self._lock:
             if queued is not None and self._flies(queued):
                 self._hooks.emit(End(queued.id))
                 self._over |= {id: one for id, one in self._elsewhere.items() if one.up_to(queued)}

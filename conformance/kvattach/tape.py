@@ -20,6 +20,10 @@ MOST = 1 << 16
 """The most captures that wait. One step of an engine makes about ten."""
 POLL = 0.0005
 """Seconds between two looks at whether copies have arrived."""
+PAUSE = 0.0005
+"""Seconds that the engine's thread has for itself after a capture, before a batch of captures is resolved."""
+BATCH = 32
+"""The most further captures of a batch. One step of an engine makes about ten."""
 PATIENCE = 5.0
 """Seconds that an ending process waits for the rest of its tape."""
 
@@ -86,9 +90,14 @@ class Tape:
 
     def _run(self) -> None:
         while True:
-            self._resolve(*self._queue.get())
-            # The engine's thread goes first.
-            sleep(0)
+            first = self._queue.get()
+            # The engine's thread goes first: usually it captures more in this step.
+            sleep(PAUSE)
+            self._resolve(*first)
+            further = BATCH
+            while further and not self._queue.empty():
+                self._resolve(*self._queue.get())
+                further -= 1
 
     def _end(self, process: int) -> None:
         if os.getpid() == process:  # a forked child has no such thread

@@ -79,6 +79,21 @@ def test_only_new_entries_are_captured_on_a_gpu() -> None:
     assert mapped(1, [5, 6], [7, 6, 8], whole=False) == [(0, [5, 6]), (2, [8])]
 
 
+def test_a_row_is_read_only_as_far_as_it_is_new() -> None:
+    table, stays = Table(torch, torch.arange(24).reshape(3, 8), 2, late=True), [Stay(name, 2, name) for name in "ab"]
+    stays[0].row, stays[1].row = 1, 2
+
+    def read(*stops: int, anew: bool = False) -> list[int]:
+        _, tensors = table.look(stays[: len(stops)], stops, anew=anew)
+        return [entry for tensor in tensors for entry in tensor.tolist()]
+
+    assert read(5, 1) == [8, 10, 12, 16]
+    assert read(6, 2) == []
+    assert read(6, 3) == [18]
+    assert read(3, anew=True) == [8, 10]
+    assert read(8, 8) == [14, 20, 22]
+
+
 @pytest.mark.parametrize("whole", [True, False])
 def test_the_row_of_a_request_that_has_published_is_read_again(whole: bool) -> None:
     assert mapped(1, [5, 6], [7, 6], whole=whole, anew=True) == [(0, [5, 6]), (0, [7, 6])]

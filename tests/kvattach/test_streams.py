@@ -1,5 +1,6 @@
 """The observed waits of streams and events order operations."""
 
+import threading
 from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 
@@ -7,6 +8,7 @@ import pytest
 
 from kvattach.hooks import Hooks
 from kvattach.streams import Streams
+from kvattach.tape import Tape
 from kvcheck import Checker
 from kvlab.device import Event, Stream
 from kvspec.memory import Pool
@@ -158,3 +160,21 @@ def test_operations_that_are_never_seen_complete_leave_nothing_behind(streams: S
         event.record(one)
         other.wait_event(event)
     assert sum(len(kept) for kept in vars(streams).values() if isinstance(kept, dict)) < 10
+
+
+def test_an_operation_is_queued_while_a_late_resolution_is_under_way(trace: Recorded, streams: Streams) -> None:
+    hooks, begun, queued, over = streams._hooks, threading.Event(), threading.Event(), list[bool]()
+
+    def resolve() -> None:
+        begun.set()
+        over.append(queued.wait(2))
+
+    hooks.tape = Tape()
+    hooks.later(resolve)
+    hooks.tape.start()
+    assert begun.wait(2)
+    written(streams, Stream())
+    queued.set()
+    hooks.tape.drain()
+    assert over == [True], "it waited for the resolution"
+    assert [type(event) for event in trace.events] == [Take, Begin]

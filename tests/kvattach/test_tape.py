@@ -3,6 +3,7 @@
 import random
 import threading
 from collections.abc import Mapping
+from time import perf_counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -96,6 +97,16 @@ def test_a_thread_resolves() -> None:
     tape = Tape()
     tape.start()
     assert run(tape) == run(None)
+
+
+def test_the_engine_has_time_for_further_captures_before_they_are_resolved() -> None:
+    tape, resolved = Tape(), list[float]()
+    tape.start()
+    begin = perf_counter()
+    for _ in range(100):
+        tape.put(lambda: resolved.append(perf_counter() - begin))
+    tape.drain()
+    assert len(resolved) == 100 and resolved[0] >= tapes.PAUSE
 
 
 def test_events_are_emitted_in_the_thread_of_the_tape_and_the_engine_waits_only_where_it_says_so() -> None:

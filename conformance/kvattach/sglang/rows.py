@@ -68,18 +68,18 @@ class Rows(Stays):
         if taken:
             self.hooks.emit(Take(NEW, ROWS, [*taken]))
 
-    def _reader(self, req: Any) -> Stay | None:
-        """The residency of a request that reads a row; `None`: it has none."""
-        stay = self._stays.get(req.rid)
-        if stay is None:
-            return self._begins(req)
+    def _readers_of(self, reqs: list[Any]) -> list[Stay | None]:
+        """The residencies of requests that read rows; `None`: a request has none."""
+        known = self._stays.get
+        stays = [known(req.rid) or self._begins(req) for req in reqs]
         if self._release.rows_by_number:
-            # The next chunk of a prompt has another row.
-            row = self._row_of(req)
-            if row is not None and row not in self._rows:
-                self._rows[row], stay.row = stay, row
-                self._row_begins(stay, fresh=True)
-        return stay
+            for req, stay in zip(reqs, stays, strict=True):
+                # The next chunk of a prompt has another row.
+                row = self._row_of(req)
+                if stay is not None and row is not None and row not in self._rows:
+                    self._rows[row], stay.row = stay, row
+                    self._row_begins(stay, fresh=True)
+        return stays
 
     def _begins(self, req: Any) -> Stay | None:
         """A request is launched for the first time in its row, or in its session's. `None`: it has no row."""

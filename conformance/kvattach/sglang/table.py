@@ -1,16 +1,16 @@
 """Looks at SGLang's table of rows (`req_to_token`), at launches: the first entry of each page, and its window."""
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from kvattach.sglang.view import KV, WINDOW, Ids, Stay
 
-Looks = Sequence[tuple[bytes, bytes] | int]
-"""Looks at rows: the entries of each, and the window behind them; or its first page that was looked at, how many."""
-
 Look = tuple[int, bytes, bytes]
 """A look at a row: its first page that was looked at, the entries from there on, and the window's slots behind them."""
+Seen = Callable[..., Iterable[Look]]
+"""Makes a look at each row from the tensors that were captured."""
 SLOTS = ("req_index_to_mamba_index_mapping", "req_index_to_mamba_ping_pong_track_buffer_mapping")
 """The release's tables of the slots of each row's states."""
 SIDE = 8
@@ -20,51 +20,51 @@ SIDE = 8
 class Table:
     """The table of one memory, with pages of `size` tokens."""
 
-    def __init__(self, torch: Any, entries: Any, size: int, sides: Any = None, slots: Sequence[Any] = ()) -> None:
+    def __init__(
+        self, torch: Any, entries: Any, size: int, sides: Any = None, slots: Sequence[Any] = (), *, late: bool = False
+    ) -> None:
         """`entries` is the tensor, with a row for each request; `sides` has the window's slot of each slot, if any.
 
         `slots` are the tensors with the slots of each row's states: that in which a launch advances them, and those in
-        which kept states are tracked.
+        which kept states are tracked. `late`: looks are resolved late.
         """
         self._slots = slots
         self._torch, self._entries, self._size, self._sides = torch, entries, size, sides
         self._bytes = entries.element_size()
         self._width = int(entries.shape[1])
-        self.whole = entries.device.type == "cpu"
+        on_host = entries.device.type == "cpu"
+        self.whole = on_host and not late
         """Whether a look is at all entries, which an array of the host has at once, and not only at new ones."""
         # An array is quicker than a tensor.
-        self._array: Any = entries.numpy() if self.whole else None
-        self._behind: Any = sides.numpy() if self.whole and sides is not None else None
+        self._array: Any = entries.numpy() if on_host else None
+        self._behind: Any = sides.numpy() if on_host and sides is not None else None
 
-    def look(
-        self, stays: Sequence[Stay | None], stops: Sequence[int], *, anew: bool = False
-    ) -> tuple[Looks, list[Any]]:
+    def look(self, stays: Sequence[Stay], stops: Sequence[int], *, anew: bool = False) -> tuple[Seen, list[Any]]:
         """Capture the rows of requests, each up to a position; `anew` also the entries that were captured before.
 
-        Returns a look at each, and the tensors that hold their entries. `None` has no row.
+        Returns the maker of a look at each, and the tensors that hold their entries.
         """
         if self.whole:
-            return [self._all(stay, stop) for stay, stop in zip(stays, stops, strict=True)], []
-        looks: list[int] = []
-        index, size = array("q"), self._size
+            looks = [self._all(stay, stop) for stay, stop in zip(stays, stops, strict=True)]
+            return lambda: looks, []
+        size, width = self._size, self._width
+        index, seen = array("q"), partial(self._seen, stays, stops, anew)
         for stay, stop in zip(stays, stops, strict=True):
-            pages = -(-stop // size)
-            if stay is None or (pages <= stay.looked and not anew):
-                looks += (0, 0)
-                continue
             first = 0 if anew else stay.looked
-            looks += (first, pages - first)
-            begin = stay.row * self._width + first * size
-            if pages - first == 1:
-                index.append(begin)
+            place = first * size
+            if place >= stop:
+                continue
+            if stop - place <= size:
+                index.append(stay.row * width + place)
             else:
-                index.extend(range(begin, begin + (pages - first) * size, size))
+                index.extend(range(stay.row * width + place, stay.row * width + stop, size))
+            pages = -(-stop // size)
             if pages > stay.looked:
                 stay.looked = pages
         if not index:
-            return looks, []
+            return seen, []
         entries = self._torch.take(self._entries, self._sent(index))
-        return looks, [entries] if self._sides is None else [entries, self._torch.take(self._sides, entries.long())]
+        return seen, [entries] if self._sides is None else [entries, self._torch.take(self._sides, entries.long())]
 
     def _sent(self, numbers: "array[int]") -> Any:
         """Numbers on the device, without a wait for it."""
@@ -78,51 +78,52 @@ class Table:
         where = self._sent(array("q", rows))
         return [None if slots is None else slots[where] for slots in self._slots]
 
-    def _all(self, stay: Stay | None, stop: int) -> tuple[bytes, bytes]:
-        if stay is None:
-            return b"", b""
+    def _all(self, stay: Stay, stop: int) -> Look:
         stay.looked = max(stay.looked, -(-stop // self._size))
         entries = self._array[stay.row, : stop : self._size]
-        return entries.tobytes(), b"" if self._behind is None else self._behind[entries].tobytes()
+        return 0, entries.tobytes(), b"" if self._behind is None else self._behind[entries].tobytes()
 
-    def seen(self, looks: Looks, *tensors: Any) -> Iterator[Look]:
-        """Each look, from the tensors as they were then."""
+    def _seen(self, stays: Sequence[Stay], stops: Sequence[int], anew: bool, *tensors: Any) -> Iterator[Look]:
+        """A look at the entries of each row up to a position, from the tensors as they were then."""
         entries, sides = ([tensor.cpu().numpy().tobytes() for tensor in tensors] + [b"", b""])[:2]
-        further: Iterator[Any] = iter(looks)
-        at = 0
-        for one in further:
-            if isinstance(one, tuple):
-                yield 0, *one
-            else:
-                begin, at = at, at + next(further)
-                yield (
-                    one,
-                    entries[begin * self._bytes : at * self._bytes],
-                    sides[begin * SIDE : at * SIDE],
-                )
+        at, size = 0, self._bytes
+        for stay, stop in zip(stays, stops, strict=True):
+            first, end = 0 if anew else stay.seen, -(-stop // self._size)
+            if first >= end:
+                yield first, b"", b""
+                continue
+            stay.seen = max(stay.seen, end)
+            begin, at = at, at + end - first
+            yield first, entries[begin * size : at * size], sides[begin * SIDE : at * SIDE]
 
     def pages(self, stay: Stay, first: int, entries: bytes) -> tuple[int, Ids]:
         """The pages that a request's row names, and did not name before, and the index of the first of them.
 
         All entries are compared with those of the looks before; only those after them become pages.
         """
-        known, size = stay.pages.setdefault(KV, []), self._bytes
-        if not entries:
+        known, size, had, begin = stay.pages.setdefault(KV, []), self._bytes, stay.entries, first * self._bytes
+        if begin == len(had):
+            new = entries
+            had += new
+        elif had.startswith(entries, begin):
             return 0, []
-        if first:
-            entries = stay.entries[: first * size] + entries
-        if stay.entries.startswith(entries):
-            return 0, []
-        first = len(stay.entries) // size if entries.startswith(stay.entries) else 0
-        stay.entries = entries
-        slots = memoryview(entries)[first * size :].cast("i" if size == 4 else "q")
-        pages = [slot // self._size for slot in slots]
+        elif entries.startswith(had[begin:]):
+            first, new = len(had) // size, entries[len(had) - begin :]
+            had += new
+        else:
+            had[begin:] = entries
+            first, new = 0, bytes(had)
+        pages = [slot // self._size for slot in array("i" if size == 4 else "q", new)]
+        if len(known) <= first:
+            return first, pages
         same = shared(known[first:], pages)
         return first + same, pages[same:]
 
     def behind(self, stay: Stay, first: int, sides: bytes) -> tuple[int, Ids]:
         """The same of its window pages, from the first one on that layers with a window read."""
         known = stay.pages.setdefault(WINDOW, [])
+        if not sides:
+            return 0, []
         skipped = min(max(stay.reads_from - first, 0), len(sides) // SIDE)
         slots = memoryview(sides)[skipped * SIDE :].cast("q")
         # A page that was never read has none.

@@ -53,7 +53,7 @@ class Stay(Run):
         """For a slot: the name of the previous turn."""
         self.pages: dict[str, Ids] = {}
         """Pool -> the pages in its table; the table of pages has the request's name."""
-        self.entries = b""
+        self.entries = bytearray()
         """The first entry of each page in its row at the last launch, as bytes."""
         self.row = -1
         self.captured = 0
@@ -62,6 +62,8 @@ class Stay(Run):
         """The lock with which it was launched last."""
         self.looked = 0
         """The most pages that were captured of its row."""
+        self.seen = 0
+        """The same, as far as captures are resolved."""
         self.reads_from = 0
         """The first page that layers with a window read in its last launch."""
         self.state: tuple[int, str] | None = None
