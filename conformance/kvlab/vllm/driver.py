@@ -108,7 +108,20 @@ class Drive:
             return f"{len(lost)} in no queue"
         if not self.scheduler.has_requests():
             return f"the scheduler says that it has none, each {'in a queue' if unfinished else 'finished'}"
+        if any(self._lacks_room(left[name]) for name in unfinished):
+            return "one of them at an image without room"
         return "each running" if {queues[name] for name in unfinished} == {"running"} else "each in a queue"
+
+    def _lacks_room(self, request: Any) -> bool:
+        """Whether the next tokens of a request are an image for which the encoder's cache cannot make room."""
+        cache, computed = self.scheduler.encoder_cache_manager, request.num_computed_tokens
+        images = [(one.identifier, one.mm_position) for one in request.mm_features]
+        return any(
+            image not in cache.cached
+            and place.offset - 1 <= computed < place.offset + place.length
+            and place.length > cache.num_freeable_slots
+            for image, place in images
+        )
 
     def _engine(self, do: Callable[..., Any], *args: Any) -> Any:
         try:
