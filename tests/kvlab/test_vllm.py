@@ -190,15 +190,34 @@ def test_a_result_for_a_token_that_no_request_has_is_not_the_content_of_a_page()
 def test_a_run_that_stands_still_says_where_its_requests_are(
     queues: dict[str, list[str]], ended: bool, idle: bool, where: str
 ) -> None:
-    requests = {name: SimpleNamespace(request_id=name, is_finished=lambda: ended) for name in ("r1", "r2")}
+    requests = {
+        name: SimpleNamespace(request_id=name, is_finished=lambda: ended, mm_features=[]) for name in ("r1", "r2")
+    }
+    for request in requests.values():
+        request.num_computed_tokens = 4
     drive = object.__new__(Drive)
     drive.scheduler = SimpleNamespace(
         requests=requests,
         has_requests=lambda: not idle,
+        encoder_cache_manager=SimpleNamespace(cached={}, num_freeable_slots=7),
         **{queue: [requests[name] for name in names] for queue, names in queues.items()},
     )
     with pytest.raises(StuckError, match=re.escape(where) + "$"):
         drive.run(steps=0)
+
+
+@pytest.mark.parametrize(
+    ("first", "length", "cached", "lacks"),
+    [(5, 8, {}, True), (0, 8, {}, True), (5, 7, {}, False), (6, 8, {}, False), (5, 8, {"image": set()}, False)],
+)
+def test_a_run_that_stands_still_says_that_an_image_has_no_room(
+    first: int, length: int, cached: dict[str, set[str]], lacks: bool
+) -> None:
+    image = SimpleNamespace(identifier="image", mm_position=SimpleNamespace(offset=first, length=length))
+    drive = object.__new__(Drive)
+    cache = SimpleNamespace(cached=cached, num_freeable_slots=7)
+    drive.scheduler = SimpleNamespace(encoder_cache_manager=cache)
+    assert drive._lacks_room(SimpleNamespace(num_computed_tokens=4, mm_features=[image])) == lacks
 
 
 def test_each_seed_is_one_workload_and_they_differ() -> None:
