@@ -131,7 +131,9 @@ class Server:
         self._stream = Stream()
         self._stream.cuda_stream = STREAM
         self._mask = getattr(importlib.import_module(MODULE), "all_null_chunk_masks", None)
-        self.planes = [_plane(kind, size, window, chunk, self.leaves_out) for kind, size, window in work.groups]
+        """The engine's own rule for chunks without blocks. Until 0.5.3 every chunk has its states."""
+        last = self._mask is not None
+        self.planes = [_plane(kind, size, window, chunk, last) for kind, size, window in work.groups]
         """The objects of each group."""
         self._objects: OrderedDict[str, Object] = OrderedDict()
         self._free = list(range(work.host))
@@ -142,11 +144,6 @@ class Server:
         self._questions: list[tuple[str, Any, Any]] = []
         self._handled = 0
         self._known = AT_ONCE | {"get_chunk_size": chunk}
-
-    @property
-    def leaves_out(self) -> bool:
-        """Whether chunks without a state are not stored. Until 0.5.3 every chunk has one."""
-        return self._mask is not None
 
     # Messages
 
@@ -238,7 +235,7 @@ class Server:
         return self._done(), True
 
     def _empty(self, blocks: list[list[int]], chunks: int) -> list[list[bool]]:
-        """For each group, its chunks that have no block, by the engine's own rule; earlier releases have none."""
+        """For each group, its chunks that have no block."""
         if self._mask is None:
             return [[False] * chunks for _ in self.planes]
         objects = [SimpleNamespace(kernel_group_indices=[group]) for group in range(len(self.planes))]
