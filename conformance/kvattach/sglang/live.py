@@ -1,8 +1,7 @@
 """Attaches to the scheduler's process of a running SGLang server, once its memory is complete.
 
 On a CPU the hooks read tensors at once. On a GPU they never wait for the device: they put copies on a tape, which a
-thread of its own resolves (`kvattach.tape`). Those of releases before 0.5.22 read at once there, too, and each read
-waits for the device.
+thread of its own resolves (`kvattach.tape`).
 """
 
 import importlib
@@ -70,10 +69,7 @@ def _watch(trace: Trace, seen: tuple[Release, Chunks | None], _: None, scheduler
         host=host,
     )
     if scheduler.device != "cpu":
-        if release.unified and release.checkpoints:
-            attached.hooks.tape = Tape(device.current_stream, partial(release.torch.Event, scheduler.device))
-        else:
-            _log.warning("kvspec: before 0.5.22 hooks wait for the device: for tests, not for production")
+        attached.hooks.tape = Tape(device.current_stream, partial(release.torch.Event, scheduler.device))
     if half == ALONE or chunks is None:
         attached.watch(memory)
     else:

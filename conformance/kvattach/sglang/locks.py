@@ -12,7 +12,7 @@ from typing import Any
 from kvattach.sglang.residency import Lock
 from kvattach.sglang.rows import Rows
 from kvattach.sglang.view import KV, NEW, STATES, Ids, Span
-from kvspec.memory.events import Pages, Publish, Share, Transfer
+from kvspec.memory.events import Publish, Share, Transfer
 from kvspec.memory.events import Release as Released
 
 Before = tuple[list[Any], list[Any], list[int]]
@@ -190,8 +190,12 @@ class Locks(Rows):
         lock = self._lock_of(NEW, self._tree.node(req.last_node))
         if lock is not None:
             lock.who = name
-            pages: Pages = [page for node in self._tree.path(req.last_node) for page in self._tree.device(node)]
-            self.hooks.emit(Transfer(NEW, name, KV, pages))
+            path = self._tree.path(req.last_node)
+            self.hooks.later(partial(self._path_passed, name, path), *self._tree.values(path))
+
+    def _path_passed(self, name: str, path: list[Any], *values: Any) -> None:
+        parts = [*self._tree.pages_of(path, values)][:: len(self._tree.pools)]
+        self.hooks.emit(Transfer(NEW, name, KV, [page for part in parts for page in part]))
 
     def _lock_of(self, who: str, node: Any) -> Lock | None:
         return next((lock for lock in self._locked if lock.who == who and lock.node == node), None)
