@@ -5,6 +5,7 @@ import logging
 import random
 import subprocess
 import sys
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
@@ -25,9 +26,11 @@ from kvlab.sglang.trial import STORED_WALKS
 from tests.kvlab.checkout import release_of
 
 OLD = "0.5.10"
-SCHEDULED = ("0.5.17", "0.5.20", "0.5.22", "0.5.23")
-SEEDS = {OLD: range(48)} | dict.fromkeys(SCHEDULED, range(STORED_WALKS - 2, 120, STORED_WALKS))
-"""Release -> the seeds of its walks with a storage; where the scheduler is driven, those of 120 runs."""
+SCHEDULED = ("0.5.17", "0.5.20", "0.5.21", "0.5.22", "0.5.23")
+RUNS = range(STORED_WALKS - 2, 120, STORED_WALKS)
+SEEDS: dict[str, Iterable[int]] = {OLD: range(48), **dict.fromkeys(SCHEDULED, RUNS), "0.5.21": (4, *RUNS)}
+"""Release -> the seeds of its walks with a storage; where the scheduler is driven, those of 120 runs, and of 0.5.21 one
+more in which a node is split while a backup reads it."""
 LATER = {
     "": None,
     "fix_storage_weights": "MEM-NAME/content",
@@ -47,6 +50,13 @@ KEPT = {
     "fix_storage_weights": "MEM-NAME/content",
     "storage: unpinned": "MEM-TAKE/held",
 }
+OTHER = {
+    "storage: taken too early",
+    "storage: aborted and kept",
+    "storage: given back while it is read",
+    "storage: anchor kept",
+}
+"""Defects that 0.5.21 shows in no walk of these; the last three are in a function that it lacks."""
 CODES = dict.fromkeys(SEEDS, LATER) | {
     OLD: {
         "": None,
@@ -60,10 +70,11 @@ CODES = dict.fromkeys(SEEDS, LATER) | {
     },
     "0.5.17": KEPT,
     "0.5.20": KEPT | {"storage: pages mixed up": "MEM-NAME/content"},
+    "0.5.21": {name: code for name, code in LATER.items() if name not in OTHER} | {"fix_splits": "MEM-TAKE/held"},
 }
 """Release -> issue that is not fixed, or defect that is injected -> the first finding in host memory or storage.
 
-In 0.5.17 and 0.5.20 the other defects have other lines or are not found in ten walks.
+In 0.5.17, 0.5.20 and 0.5.21 the other defects have other lines or are not found in ten walks.
 """
 
 
@@ -139,7 +150,7 @@ def main(place: str, version: str) -> None:
                 attached.hooks.detach()
         return None
 
-    for name in ("", "fix_stored" if version == OLD else "fix_storage_weights"):
+    for name in [name for name in CODES[version] if not name.startswith("storage: ")]:
         seen[name] = first(but=name)
     for defect in in_storage(release):
         if defect.name in CODES[version]:

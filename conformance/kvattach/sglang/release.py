@@ -119,11 +119,6 @@ class Release:
         return importlib.import_module("sglang.srt.mem_cache.utils")
 
     @property
-    def stored(self) -> bool:
-        """Whether its storage behind the host tier is driven: before 0.5.21, and from 0.5.22 on."""
-        return not self.unified or self.checkpoints
-
-    @property
     def reserves(self) -> bool:
         """Whether a prefetch takes host pages before the storage says how many it has: before 0.5.16."""
         return "host_indices" in inspect.signature(self.controller_class.prefetch).parameters

@@ -37,8 +37,7 @@ class Storage(Transfers):
         self._files = count(1)
         self._found = count(1)
         self._follow_files()
-        if release.stored:
-            self._follow_operations(release.cache_class, release.controller_class)
+        self._follow_operations(release.cache_class, release.controller_class)
 
     def _follow_files(self) -> None:
         """Observe the bytes on their way between host pages and files."""
@@ -53,9 +52,12 @@ class Storage(Transfers):
         """Observe prefetches and backups."""
         hook, unified = self.hooks.hook, self._release.unified
         if unified:
-            for owner, name in ((controller, "allocate_storage_hit"), (cache, "_handle_prefetch_result")):
+            # Until 0.5.21 host pages are taken in the drain itself, and a prefetch ends in one of two functions.
+            taken = [(controller, "allocate_storage_hit")] if hasattr(controller, "allocate_storage_hit") else []
+            for owner, name in (*taken, (cache, "_handle_prefetch_result")):
                 self._acting(owner, name, lambda _, operation, *__, **___: f"prefetch {operation.request_id}")
-            for name in ("prefetch_from_storage", "_retire_ongoing_prefetch"):
+            ended = ["_retire_ongoing_prefetch"] if taken else ["revoke_pending_prefetch", "release_aborted_request"]
+            for name in ("prefetch_from_storage", *ended):
                 self._acting(cache, name, lambda _, request, *__, **___: f"prefetch {request.rid}")
             hook(cache, "inc_host_lock_ref", after=self._anchored)
             hook(cache, "dec_host_lock_ref", after=self._unanchored)

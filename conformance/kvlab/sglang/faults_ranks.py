@@ -5,7 +5,7 @@ from kvlab.injection import Defect
 
 
 def in_ranks(release: Release) -> list[Defect]:
-    """Three of them, and one more with a storage."""
+    """Four of them, the last with a storage."""
     cache, reduced = release.cache_class, "self._all_reduce(ready_counts, torch.distributed.ReduceOp.MIN)"
     counts = "count_values = list(map(int, ready_counts.tolist()))"
     return [
@@ -24,16 +24,9 @@ def in_ranks(release: Release) -> list[Defect]:
             "a rank that has no transfer complete goes on without the others",
             ((cache, "_sync_hicache_ready_counts", reduced, f"{reduced} if write_acks + load_acks else None"),),
         ),
-        *(_of_prefetches(release) if release.stored else []),
-    ]
-
-
-def _of_prefetches(release: Release) -> list[Defect]:
-    counts, sizes = (release.cache_class, "_sync_hicache_ready_counts"), "tuple(count_values[2:-2]),"
-    return [
         Defect(
             "each rank's own prefetches",
             "a rank takes a prefetch as complete that is so on itself",
-            ((*counts, sizes, "storage_queue_sizes,"),),
+            ((cache, "_sync_hicache_ready_counts", "tuple(count_values[2:-2]),", "storage_queue_sizes,"),),
         ),
     ]

@@ -3,6 +3,7 @@
 A release with other lines is left unchanged.
 """
 
+import inspect
 from typing import Any
 
 from kvattach.patches import Patches
@@ -77,7 +78,7 @@ def fix_stored(release: Release, patches: Patches) -> None:
 
 def fix_storage_weights(release: Release, patches: Patches) -> None:
     """A server that flushes its cache, as it does for new weights, clears its storage, too."""
-    if release.weight_updater is None or not release.stored:
+    if release.weight_updater is None:
         return
     reset = release.controller_class.reset
 
@@ -89,10 +90,52 @@ def fix_storage_weights(release: Release, patches: Patches) -> None:
     patches.set(release.controller_class, "reset", fixed)
 
 
+def fix_splits(release: Release, patches: Patches) -> None:
+    """A node that is locked on the host stays locked there when it is split, both parts of it."""
+    if not release.unified:
+        return
+    full, core = release.full_component, release.core.UnifiedTreeCore
+    if "host_lock_ref" in inspect.getsource(full.redistribute_on_node_split):
+        return
+    split, acquire, release_lock = full.redistribute_on_node_split, core.inc_host_lock_ref, core.dec_host_lock_ref
+
+    def locks_of(tree: Any) -> dict[int, list[list[Any]]]:
+        """Node -> the further nodes of each lock on it."""
+        known: dict[int, list[list[Any]]] = vars(tree).setdefault("kvspec_locks", {})
+        return known
+
+    def acquired(self: Any, node: int) -> Any:
+        locks_of(self).setdefault(node, []).append([])
+        return acquire(self, node)
+
+    def parted(self: Any, new_parent: Any, child: Any) -> None:
+        split(self, new_parent=new_parent, child=child)
+        locks = locks_of(self.tree_core)
+        held = [lock for node, of_node in locks.items() for lock in of_node if node == child.id or child in lock]
+        for lock in held:
+            lock.append(new_parent)
+        new_parent.component_data[self.component_type].host_lock_ref = len(held)
+
+    def released(self: Any, node: int, params: Any) -> Any:
+        answer = release_lock(self, node, params)
+        # Locks have no names: the longest one is released last.
+        of_node = locks_of(self)[node]
+        lock = min(of_node, key=len)
+        of_node.remove(lock)
+        for other in lock:
+            other.component_data[release.component.ComponentType.FULL].host_lock_ref -= 1
+            self._update_evictable_leaf_sets(other)
+        return answer
+
+    patches.set(full, "redistribute_on_node_split", parted)
+    patches.set(core, "inc_host_lock_ref", acquired)
+    patches.set(core, "dec_host_lock_ref", released)
+
+
 def _keyless(node: str, lines: str) -> str:
     """These lines of a function, after a return if the node has a key or a salt."""
     salt = f'getattr({node}.key, "cache_salt", None)'
     return f"if {node}.key.extra_key is not None or {salt} is not None:\n        return\n    {lines}"
 
 
-FIXES = (fix_joined, fix_adapters, fix_sources, fix_stored, fix_storage_weights)
+FIXES = (fix_joined, fix_adapters, fix_sources, fix_splits, fix_stored, fix_storage_weights)

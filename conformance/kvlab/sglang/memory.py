@@ -36,7 +36,7 @@ class Shape:
 
 
 class Memory:
-    """The common part of both kinds of memory."""
+    """The common part of all kinds of memory."""
 
     def __init__(self, release: Release, shape: Shape) -> None:
         """Make pools, allocator and rows."""
@@ -130,7 +130,7 @@ class Memory:
 
 
 class UnifiedMemory(Memory):
-    """`UnifiedRadixCache` with `HybridCacheController` and `L2TransferEngine` (from 0.5.21)."""
+    """`UnifiedRadixCache` with `HybridCacheController` and `L2TransferEngine` (from 0.5.22)."""
 
     def __init__(self, release: Release, shape: Shape) -> None:
         """Make the tree as the assembler does for a plain model's stack."""

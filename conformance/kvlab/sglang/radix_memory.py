@@ -1,4 +1,4 @@
-"""A memory of the releases without a unified tree, and the choice between the two kinds."""
+"""The memories of releases before 0.5.22, and the choice of a release's kind of memory."""
 
 import importlib
 from array import array
@@ -98,8 +98,7 @@ class RadixMemory(Memory):
     def admit(self, req: Any) -> int:
         """Lock the cached prefix and begin to load its part on the host; the number of tokens then on the device."""
         cache = self.cache
-        pinned = req.last_node
-        cache.inc_lock_ref(pinned)
+        pinned = self._lock(req.last_node)
         if req.host_hit_length > 0:
             # Its name differs: the node on the host that was matched last, or best.
             node = getattr(self._found, "best_match_node", req.last_host_node)
@@ -108,9 +107,14 @@ class RadixMemory(Memory):
             found, req.last_node = cache.init_load_back(*asked)
             req.prefix_indices = self.release.torch.cat([req.prefix_indices, found])
             self._note(req, cache_protected_len=len(req.prefix_indices))
-        cache.inc_lock_ref(req.last_node)
-        cache.dec_lock_ref(pinned)
+        req.kvspec_lock = self._lock(req.last_node, req)
+        cache.dec_lock_ref(*pinned)
         return len(req.prefix_indices)
+
+    def _lock(self, node: Any, _: Any = None) -> tuple[Any, ...]:
+        """Lock the path to a node, for a request that keeps the lock, if any. Returns the arguments to unlock it."""
+        self.cache.inc_lock_ref(node)
+        return (node,)
 
     def start(self, req: Any) -> None:
         """A row for an admitted request, with its cached prefix."""
@@ -168,7 +172,7 @@ class RadixMemory(Memory):
         """A request finishes, or is retracted."""
         if getattr(getattr(req, "kv", None), "is_kv_released", False):
             # There was no page for it, so it has a row and a lock alone.
-            self.cache.dec_lock_ref(req.last_node)
+            self.cache.dec_lock_ref(*req.kvspec_lock)
             self.rows.free(req)
             return
         if publish:
@@ -176,6 +180,25 @@ class RadixMemory(Memory):
         self.release.common.release_kv_cache(req, self.cache, is_insert=publish)
 
 
+class BetweenMemory(RadixMemory, UnifiedMemory):
+    """`UnifiedRadixCache` with requests that are matched and published as before it (0.5.21)."""
+
+    configured = UnifiedMemory.configured
+
+    def __init__(self, release: Release, shape: Shape) -> None:
+        """As the other unified tree."""
+        UnifiedMemory.__init__(self, release, shape)
+
+    def _lock(self, node: Any, req: Any = None) -> tuple[Any, ...]:
+        """The same; the arguments say how much was locked."""
+        receipt = self.cache.inc_lock_ref(node).to_dec_params()
+        if req is not None:
+            req.lock_receipt = receipt
+        return node, receipt
+
+
 def make(release: Release, shape: Shape) -> UnifiedMemory | RadixMemory:
     """A memory of the kind that the release has."""
-    return UnifiedMemory(release, shape) if release.unified else RadixMemory(release, shape)
+    if not release.unified:
+        return RadixMemory(release, shape)
+    return UnifiedMemory(release, shape) if release.checkpoints else BetweenMemory(release, shape)

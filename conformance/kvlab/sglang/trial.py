@@ -9,7 +9,7 @@ from kvattach.sglang.hooks import Attached
 from kvattach.sglang.release import Release
 from kvlab.device import Event, Stream
 from kvlab.drives import Attachment, CheckedTrace, Known, Trial, known_issues
-from kvlab.goals import ILLUSTRATED, OVERLAPPED, PAIRED, STORED
+from kvlab.goals import ILLUSTRATED, PAIRED, STORED
 from kvlab.hosts import Together
 from kvlab.sglang import driver, pair, ranks, walk
 from kvlab.sglang.driver import Shape
@@ -78,7 +78,7 @@ def trial(folder: Path) -> Trial:
     def drive_stored(seed: int) -> None:
         drive.ended(walk.run(release, seed, drive.attached, storage=True, renews=True))
 
-    runs = ({"pair": drive_pair} if release.pairs else {}) | ({"storage": drive_stored} if release.stored else {})
+    runs = {"storage": drive_stored, **({"pair": drive_pair} if release.pairs else {})}
 
     def searched(one: Known) -> Known:
         """Look for an issue of two servers, or of a storage, in drives of these."""
@@ -87,7 +87,7 @@ def trial(folder: Path) -> Trial:
 
     known = known_issues("sglang", Shape, run_in, fixes, runs=RUNS, can_run=partial(can_run, release))
     known = [searched(one) for one in known]
-    goals = {**(STORED if release.stored else OVERLAPPED), **(PAIRED if release.pairs else {})}
+    goals = {**STORED, **(PAIRED if release.pairs else {})}
     goals |= ILLUSTRATED if release.sessions is not None else {}
     return Trial("SGLang", drive.attach, run, injected, fix_all, known, goals=goals)
 
@@ -100,14 +100,14 @@ def _run(release: Release, seed: int, attached: Attached, checked: CheckedTrace)
     if release.scheduled and seed % RANKS_EVERY == 1:
         attached.hooks.detach()
         try:
-            storage = release.unified and release.stored and seed // RANKS_EVERY % STORED_RANKS == STORED_RANKS - 1
+            storage = release.unified and seed // RANKS_EVERY % STORED_RANKS == STORED_RANKS - 1
             return ranks.run(release, seed, attached.hooks.trace, storage=storage, report=checked.find)
         finally:
             attached.hooks.attach()
     if not release.scheduled:
         return walk.run(release, seed, attached, storage=seed % STORED_EVERY == STORED_EVERY - 1)
-    if seed % 3 == 1 and (release.checkpoints or not release.unified):
-        drawn = release.stored and (release.reserves or seed % STORED_WALKS == STORED_WALKS - 2)
+    if seed % 3 == 1:
+        drawn = release.reserves or seed % STORED_WALKS == STORED_WALKS - 2
         return walk.run(release, seed, attached, storage=drawn)
     host = seed % 3 == 0 or not release.checkpoints
     return driver.run(release, seed, attached, host=host, report=checked.find)
