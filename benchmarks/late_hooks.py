@@ -123,7 +123,7 @@ class Core:
     def commit_backup(self, *_: Any) -> None:
         """There is no host tier."""
 
-    commit_load_back = commit_backup
+    commit_load_back = insert_host = commit_backup
 
 
 RustCore = type("RustCore", (Core,), {name: vars(Core)[name] for name in ("inc_lock_ref", "dec_lock_ref")})
@@ -191,7 +191,9 @@ class Key(list[int]):
 
 UNUSED = (
     "reset check_hicache_events on_release _drain_device_frees _drain_host_frees release_swa _apply_cache_action "
-    "load_back _execute_and_commit_kv_backup _finish_write_through_ack take_events writing_check loading_check"
+    "load_back _execute_and_commit_kv_backup _finish_write_through_ack take_events writing_check loading_check "
+    "prefetch_from_storage _handle_prefetch_result _retire_ongoing_prefetch inc_host_lock_ref dec_host_lock_ref "
+    "_drain_storage_control_queues_impl"
 )
 for name in UNUSED.split():
     setattr(Cache, name, Cache.nothing)
@@ -212,12 +214,13 @@ class Unused:
 
     alloc = free = backup_from_device_all_layer = load_to_device_per_layer = set = get = clear = nothing
     get_data_page = set_from_flat_data_page = load = write = write_storage = extend_image_inputs = nothing
+    allocate_storage_hit = nothing
 
 
 def release() -> Any:
     """The modules of the stand-in."""
     return SimpleNamespace(
-        torch=torch, unified=True, checkpoints=True, scheduled=False, stored=False, pairs=False, rows_by_number=False,
+        torch=torch, unified=True, checkpoints=True, scheduled=False, pairs=False, rows_by_number=False,
         relay=None, session_slots=None, weight_updater=None, state_allocator=None, window_allocator=Unused2,
         opaque_core=RustCore, row_pools=[Rows], cache_class=Cache, controller_class=Unused, host_class=Unused,
         allocators=SimpleNamespace(TokenToKVPoolAllocator=Unused2, PagedTokenToKVPoolAllocator=Allocator),
