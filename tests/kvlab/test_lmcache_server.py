@@ -72,8 +72,9 @@ def stored(server: Server, of: Any, *blocks: list[int]) -> None:
 
 def found(server: Server, of: Any) -> int:
     asked(server, "lookup", of, 1)
-    while (hits := asked(server, "query_prefetch_status", of.request_id)) is None:
-        pass
+    hits = None
+    while hits is None:
+        hits = asked(server, "query_prefetch_status", of.request_id)
     return int(hits)
 
 

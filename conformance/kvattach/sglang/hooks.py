@@ -79,6 +79,7 @@ class Attached(Launched):
             self._locked,
             self._prefetched,
             self._backups,
+            self._backing,
             self._anchors,
         ):
             kept.clear()

@@ -32,6 +32,8 @@ class Storage(Transfers):
         """Host page -> the prefetch that it was given to."""
         self._backups: dict[int, dict[int, str]] = {}
         """Backup that is not acknowledged -> host page -> its content."""
+        self._backing: set[int] = set()
+        """The same backups, as captured."""
         self._anchors: dict[str, Ids] = {}
         """Prefetch -> host pages of the node below which its own will be."""
         self._files = count(1)
@@ -86,6 +88,7 @@ class Storage(Transfers):
     # Backups
 
     def _backup_begins(self, _: None, backup: int, __: Any, indices: Any, *___: Any, **____: Any) -> None:
+        self._backing.add(backup)
         self.hooks.later(partial(self._backup_begun, backup), indices)
 
     def _backup_begun(self, backup: int, indices: Any) -> None:
@@ -95,10 +98,14 @@ class Storage(Transfers):
         self.hooks.emit(Share(f"backup {backup}", HOST, [*pages], names, pin=True))
 
     def _backups_end(self, _: None, *__: Any, **___: Any) -> None:
-        self.hooks.later(partial(self._backups_ended, {*self._cache.ongoing_backup}))
+        # An idle server drains its queues all the time.
+        ended = self._backing - self._cache.ongoing_backup.keys()
+        if ended:
+            self._backing -= ended
+            self.hooks.later(partial(self._backups_ended, ended))
 
-    def _backups_ended(self, ongoing: set[int]) -> None:
-        for backup in [known for known in self._backups if known not in ongoing]:
+    def _backups_ended(self, ended: set[int]) -> None:
+        for backup in [known for known in self._backups if known in ended]:
             self.hooks.emit(Released(f"backup {backup}", HOST, [*self._backups.pop(backup)]))
 
     def _leaves(self, data: Any, index: Any) -> None:
@@ -142,7 +149,8 @@ class Storage(Transfers):
             self.hooks.emit(Share(who, HOST, [*pages], names, pin=True))
 
     def _unanchored(self, *_: Any) -> None:
-        self.hooks.later(partial(self._anchor_left, self._who[-1]))
+        if self._who[-1].startswith("prefetch "):
+            self.hooks.later(partial(self._anchor_left, self._who[-1]))
 
     def _anchor_left(self, who: str) -> None:
         pages = self._anchors.pop(who, None)
