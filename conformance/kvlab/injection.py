@@ -7,7 +7,7 @@ import inspect
 import textwrap
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from functools import partial, wraps
 from typing import Any, NamedTuple, TypeAlias
 
 from kvattach.patches import Patches
@@ -68,6 +68,17 @@ def inject_fault(defect: Defect, patches: Patches) -> set[str]:
         setattr(inspect.unwrap(injected), _INJECTED, _Injected(source, called))
         patches.set(owner, name, injected)
     return uncalled
+
+
+def where_driven(prepared: Callable[[], str], fix: Callable[[Patches], None]) -> Callable[[Patches], None]:
+    """A fix that does nothing where `prepared` says why its part of an engine is not driven."""
+
+    @wraps(fix)
+    def applied(patches: Patches) -> None:
+        if not prepared():
+            fix(patches)
+
+    return applied
 
 
 def mend(patches: Patches, name: str, *places: Place) -> bool:

@@ -1,12 +1,10 @@
 """Fixes of known issues of vLLM's `HF3FSKVConnector`."""
 
 import importlib
-from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
 from kvattach.patches import Patches
-from kvlab.injection import mend
+from kvlab.injection import mend, where_driven
 from kvlab.vllm.hf3fs import HF3FS, Names, prepared
 
 
@@ -134,15 +132,6 @@ def keep_names(patches: Patches) -> None:
     mend(patches, "names kept", (*place, given, f"{given}; {known}"), (*place, freed, new))
 
 
-def _of_the_connector(fix: Callable[[Patches], None]) -> Callable[[Patches], None]:
-    """A fix that does nothing where the release has no such connector."""
-
-    @wraps(fix)
-    def applied(patches: Patches) -> None:
-        if not prepared():
-            fix(patches)
-
-    return applied
-
-
-FIXES = tuple(map(_of_the_connector, (name_all, begin_again, await_saves, await_loads, load_again, keep_names)))
+FIXES = tuple(
+    where_driven(prepared, fix) for fix in (name_all, begin_again, await_saves, await_loads, load_again, keep_names)
+)

@@ -1,12 +1,12 @@
 """Fixes of known issues of LMCache's connector of several processes."""
 
 import importlib
-from collections.abc import Callable
 from functools import wraps
 from hashlib import sha256
 from typing import Any
 
 from kvattach.patches import Patches
+from kvlab.injection import where_driven
 from kvlab.vllm.lmcache_server import MODULE, Server
 from kvlab.vllm.multi_process import ADAPTER, CONNECTOR, prepared
 
@@ -179,17 +179,6 @@ def free_reservations(patches: Patches) -> None:
     patches.set(Scheduler, "_update_waiting_for_remote_kv", _update_waiting_for_remote_kv)
 
 
-def _of_the_connector(fix: Callable[[Patches], None]) -> Callable[[Patches], None]:
-    """A fix that does nothing where the connector is not driven."""
-
-    @wraps(fix)
-    def applied(patches: Patches) -> None:
-        if not prepared():
-            fix(patches)
-
-    return applied
-
-
 OF_THE_CONNECTOR = (
     count_each_store,
     store_before_next_pass,
@@ -200,4 +189,4 @@ OF_THE_CONNECTOR = (
     count_loaded,
     report_loaded_blocks,
 )
-FIXES = (free_reservations, *map(_of_the_connector, OF_THE_CONNECTOR))
+FIXES = (free_reservations, *(where_driven(prepared, fix) for fix in OF_THE_CONNECTOR))
