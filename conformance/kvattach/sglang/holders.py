@@ -8,7 +8,7 @@ from typing import Any
 from kvattach.hooks import Hooks, Trace
 from kvattach.sglang.release import Release
 from kvattach.sglang.view import EITHER, HOST, KV, NEW, TREE, WINDOW, Ids, Tree
-from kvspec.memory.events import Drop, Take
+from kvspec.memory.events import Drop, Failed, Take
 from kvspec.memory.events import Release as Released
 
 
@@ -128,7 +128,19 @@ class Holders:
         who = self._who[-1]
         self.hooks.later(lambda slots: self._freed(HOST, who, self._tree.pages(slots)), slots)
 
+    def _of_no_row(self, function: str, slots: Any) -> bool:
+        """Report slots that the engine has read from row `None`: a tensor with that index has one dimension more."""
+        if slots is None or slots.dim() == 1:
+            return False
+        self._failed_without_row(function)
+        return True
+
+    def _failed_without_row(self, function: str) -> None:
+        self.hooks.emit(Failed("assertion", f"{function}: the request has no row", at=function))
+
     def _free_called(self, allocator: Any, indices: Any, slots_per_index: int) -> None:
+        if self._of_no_row("free", indices):
+            return
         pool, who, caller = self._pool_of(allocator), self._who[-1], self._who[-2:][0]
 
         def freed(indices: Any) -> None:

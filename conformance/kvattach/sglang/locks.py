@@ -95,6 +95,8 @@ class Locks(Rows):
 
     def _inserted(self, _: None, answer: Any, __: Any, asked: Any, *___: Any, **____: Any) -> None:
         """A key was inserted. The oldest releases pass the key itself; later ones pass it as a field."""
+        if self._of_no_row("insert", getattr(asked, "value", None)):
+            return
         key = getattr(asked, "key", asked)
         self._publish_path(self._tree.inserted(getattr(answer, "last_device_node", None), key), key=key)
 

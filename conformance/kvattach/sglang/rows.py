@@ -120,6 +120,9 @@ class Rows(Stays):
             if len(rows):
                 self._write("write", _single, rows, where)
             return
+        if rows is None:
+            self._failed_without_row("write")
+            return
         row, (start, stop, _) = int(rows), where.indices(self._width)
         if start < stop:
             self._write("write", lambda: [(row, start, stop)])
