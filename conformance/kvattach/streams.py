@@ -30,7 +30,11 @@ class Streams:
     def __init__(self, hooks: Hooks, stream: Any, event: Any) -> None:
         """Hook into the classes `stream` and `event`: those of `torch.cuda`, or of a device that stands in."""
         self._hooks = hooks
+        self.event = event
+        """The observed class of events."""
         self._cuda: Any = None
+        self._called: dict[str, str] = {}
+        """Handle of a stream -> the name that it has in the trace, if that is another one."""
         self._last: dict[str, Queued | None] = {}
         """Stream -> the operation that was queued last; `None`: a wait."""
         self._complete: dict[str, int] = {}
@@ -41,28 +45,39 @@ class Streams:
         """Those that the host has waited for, but whose end was not reported."""
         self._queued = self._places = self._cleared = 0
         self._lock = RLock()
-        hooks.hook(stream, "wait_stream", after=lambda _, __, waits, other: self._waits(name(waits), name(other)))
-        hooks.hook(stream, "wait_event", after=lambda _, __, waits, event: self._waits_for(name(waits), event))
+        hooks.hook(stream, "wait_stream", after=lambda _, __, waits, other: self._waits(waits, other))
+        hooks.hook(stream, "wait_event", after=lambda _, __, waits, event: self._waits_for(waits, event))
         if hasattr(stream, "synchronize"):
             # A stream of the CPU has none.
             hooks.hook(stream, "synchronize", after=lambda _, __, stream: self.synchronized(stream))
         hooks.hook(event, "record", after=lambda _, __, event, stream=None: self._records(event, stream))
-        hooks.hook(event, "wait", after=lambda _, __, event, stream=None: self._waits_for(self.name(stream), event))
+        hooks.hook(event, "wait", after=lambda _, __, event, stream=None: self._waits_for(stream, event))
         hooks.hook(event, "synchronize", after=lambda _, __, event: self._seen(_recorded(event)))
         hooks.hook(event, "query", after=self._queried)
 
     def clear(self, cuda: Any) -> None:
         """A new trace begins; `cuda` is the module that knows the current stream; `None`: streams are not observed."""
         self._cuda = cuda
-        for kept in (self._last, self._complete, self._elsewhere, self._over):
+        for kept in (self._last, self._complete, self._elsewhere, self._over, self._called):
             kept.clear()
         self._cleared = self._places
 
+    @property
+    def observed(self) -> bool:
+        """Whether this trace has streams."""
+        return self._cuda is not None
+
     def name(self, stream: Any = None) -> str:
         """A stream's name; of the current one if none is given."""
-        if stream is None and self._cuda is None:
+        if stream is None and not self.observed:
             return ""
-        return name(self._cuda.current_stream() if stream is None else stream)
+        handle = _handle(self._cuda.current_stream() if stream is None else stream)
+        return self._called.get(handle, handle)
+
+    def call_current(self, name: str) -> None:
+        """The current stream has this name from now on, and no other stream has it."""
+        if self.observed:
+            self._called = {_handle(self._cuda.current_stream()): name}
 
     def begin(
         self,
@@ -128,20 +143,21 @@ class Streams:
         """The host has waited for all that a stream holds; for the current one if none is given."""
         self._seen(self._last.get(self.name(stream)))
 
-    def _waits(self, stream: str, other: str) -> None:
-        if stream != other and self._cuda is not None:
+    def _waits(self, stream: Any, other: Any) -> None:
+        waits, on = self.name(stream), self.name(other)
+        if waits != on and self.observed:
             with self._hooks.order, self._lock:
-                self._hooks.emit(Wait(stream, on=other))
-                self._last[stream] = None
+                self._hooks.emit(Wait(waits, on=on))
+                self._last[waits] = None
 
-    def _waits_for(self, stream: str, event: Any) -> None:
-        recorded = _recorded(event)
-        if self._cuda is None or recorded is None or recorded.stream == stream:
+    def _waits_for(self, stream: Any, event: Any) -> None:
+        waits, recorded = self.name(stream), _recorded(event)
+        if not self.observed or recorded is None or recorded.stream == waits:
             return
         with self._hooks.order, self._lock:
             if self._flies(recorded):
-                self._hooks.emit(Wait(stream, id=recorded.id))
-                self._last[stream] = None
+                self._hooks.emit(Wait(waits, id=recorded.id))
+                self._last[waits] = None
 
     def _records(self, event: Any, stream: Any) -> None:
         on = self.name(stream)
@@ -166,6 +182,6 @@ def _recorded(event: Any) -> Queued | None:
     return getattr(event, "kvspec_recorded", None)
 
 
-def name(stream: Any) -> str:
-    """A stream's name, the same for every object that stands for it."""
+def _handle(stream: Any) -> str:
+    """The device's own name of a stream, the same for every object that stands for it."""
     return str(getattr(stream, "cuda_stream", id(stream)))

@@ -8,16 +8,17 @@ A launch is one `schedule()` that schedules tokens: it is queued when that retur
 `update_from_output` gets its output.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any
 
 from kvattach.hooks import Hooks, Trace
-from kvattach.streams import Streams
 from kvattach.vllm.blocks import Books, books_of, counted
+from kvattach.vllm.kinds import Kind, Kinds
 from kvattach.vllm.launches import Launches
 from kvattach.vllm.nixl import Nixl
-from kvattach.vllm.offload import OFFLOAD, Offload, Side, pin_tails
+from kvattach.vllm.offload import OFFLOAD, Offload, Side, pin_tails, unobserved
 from kvattach.vllm.residency import HOST, POOL, Group, Run, group_for, group_of, named
 from kvattach.vllm.routers import GPU, Routers
 from kvspec.memory.events import (
@@ -43,12 +44,15 @@ class Attached:
     """Emits the events of one scheduler of this process, from its creation on."""
 
     def __init__(
-        self, trace: Trace, stream: Any = None, event: Any = None, kinds: Sequence[Callable[..., Side]] = ()
+        self,
+        trace: Trace,
+        stream: Any = None,
+        event: Any = None,
+        kinds: Mapping[str, Kind] = MappingProxyType({}),
     ) -> None:
         """Install the hooks, and import vLLM's modules.
 
-        With the classes of streams and events the hooks also observe vLLM's own offloading to the CPU, and other
-        `kinds` of offloading.
+        These `kinds` of offloading, each named by its module, are observed with these classes of streams and events.
         """
         import vllm.v1.core.block_pool as block_pool
         import vllm.v1.core.kv_cache_manager as manager
@@ -96,15 +100,9 @@ class Attached:
         self._launches.hook(scheduler)
         for name in ("schedule", "update_from_output", "finish_requests", "reset_prefix_cache", "add_request"):
             hooks.watch(scheduler, name)
-        self._offload: Offload | None = None
-        self._sides: list[Side] = []
-        """The observed kinds of offloading."""
+        self._kinds = Kinds(self, stream, event, kinds)
         self._side: Side | None = None
         """The kind that this scheduler has."""
-        self._streams = None if stream is None else Streams(hooks, stream, event)
-        if self._streams is not None:
-            self._offload = Offload(self, self._streams)
-            self._sides = [self._offload, *(kind(self, self._streams) for kind in kinds)]
 
     def _hook_pool(self, pool: Any, names: Any) -> None:
         """Observe the pages that a block pool allocates, and their names."""
@@ -231,8 +229,8 @@ class Attached:
 
     def _inserted(self, _: None, __: None, names: Any, key: Any, block: Any) -> None:
         books = books_of(names)
-        if self._offload is not None and books is self._host:
-            self.emit(self._offload.stored(named(key), key, block.block_id))
+        if isinstance(self._side, Offload) and books is self._host:
+            self.emit(self._side.stored(named(key), key, block.block_id))
         elif books.observed:
             books.inserted.append((key, block.block_id))
 
@@ -312,15 +310,10 @@ class Attached:
         self.groups[:] = [group_for(number, manager, size) for number, manager in enumerate(managers)]
         self.runs.clear()
         pools = {POOL: Pool(page_size=size, num_pages=self._pool.num_gpu_blocks, first_page=0, padding=[0])}
-        self._side = self._host = None
-        if self._streams is not None:
-            self._streams.clear(None)
-        for side in self._sides:
-            manager = side.of(scheduler.connector)
-            if manager is not None:
-                self._side, pools[side.pool] = side, side.start(manager, self._pool, size)
-                pools |= side.more_pools()
-        if self._side is not None and self._side is self._offload:
+        self._host = None
+        self._side, more = self._kinds.start(scheduler, self._pool, size)
+        pools |= more
+        if isinstance(self._side, Offload):
             host = scheduler.connector.scheduler_manager.cpu_block_pool
             self._host = books_of(host)
             self._host.name, self._host.pool, self._host.observed = HOST, host, True
@@ -397,4 +390,6 @@ class Attached:
             keepers = [DEFERRED, COPIES] if getattr(scheduler, "deferred_frees", ()) else []
             if self._side is not None:
                 keepers += [*self._side.more_pools(), *([OFFLOAD] if self._side.under_way else [])]
+            elif unobserved(scheduler.connector):
+                keepers.append(OFFLOAD)
             self.emit(Idle(keepers))

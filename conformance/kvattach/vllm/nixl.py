@@ -18,6 +18,7 @@ import msgspec
 from kvattach.vllm.launches import STREAM
 from kvattach.vllm.offload import Attached
 from kvattach.vllm.residency import POOL, Group, Run
+from kvattach.vllm.workers import in_this_process
 from kvspec.memory.events import Begin, End, EndHolder, Receive, Send, Transfer, Use
 
 _log = logging.getLogger("kvspec")
@@ -90,11 +91,11 @@ class Nixl:
 
     def start(self, scheduler: Any) -> str | None:
         """A new scheduler begins without transfers. Returns the host's name if its connector is NIXL's and hooked."""
-        connector, parallel = scheduler.connector, scheduler.vllm_config.parallel_config
+        connector = scheduler.connector
         side = getattr(connector, "connector_scheduler", None)
         if f"{PACKAGE}.pull_worker" not in sys.modules or not type(side).__module__.startswith(f"{PACKAGE}."):
             return None
-        if parallel.world_size > 1 or parallel.distributed_executor_backend not in (None, "uni"):
+        if not in_this_process(scheduler):
             _log.warning("kvspec: NIXL's transfers are not recorded: its workers are processes of their own")
             return None
         for memory in (self._asked, self._coming, self._posts, self._said):

@@ -10,10 +10,13 @@ from types import SimpleNamespace
 from typing import Any, Protocol
 
 from kvattach.hooks import Hooks
+from kvattach.observable import with_events
 from kvattach.streams import Streams
 from kvattach.vllm.residency import HOST, POOL, Group, Run
 from kvspec.memory.events import Begin, Count, End, Pool, Publish, Transfer, Use
 
+COPIES = "vllm.v1.simple_kv_offload.copy_backend"
+"""The engine's module that copies."""
 OFFLOAD = "offload"
 """The holder of pages that are being stored or loaded, on both sides, and of hits on the host for a request."""
 TAILS = "tails"
@@ -104,6 +107,7 @@ class Offload(Side):
         """Install the hooks."""
         import torch
         import vllm.v1.simple_kv_offload.copy_backend as backend
+        import vllm.v1.simple_kv_offload.worker as worker
         from vllm.v1.simple_kv_offload.manager import SimpleCPUOffloadScheduler
 
         super().__init__(attached, streams)
@@ -117,12 +121,18 @@ class Offload(Side):
         hooks = attached.hooks
         for name in filter(vars(SimpleCPUOffloadScheduler).__contains__, WORKING):
             attached.within(SimpleCPUOffloadScheduler, name, lambda *_, **__: OFFLOAD)
+        for module in (backend, worker):
+            hooks.set(module, "torch", with_events(torch, streams.event))
         hooks.hook(backend.DmaCopyBackend, "launch_copy", before=self._asked)
         hooks.hook(backend, "copy_blocks", before=self._copies)
 
     def of(self, connector: Any) -> Any:
-        """The manager of a connector of this kind."""
-        return getattr(connector, "scheduler_manager", None)
+        """The manager of a connector of this kind, unless it copies to a disk."""
+        manager = getattr(connector, "scheduler_manager", None)
+        if manager is None:
+            return None
+        options = connector._kv_transfer_config.kv_connector_extra_config or {}
+        return None if options.get("kv_offload_backend") == "disk" else manager
 
     def start(self, manager: Any, device: Any, size: int) -> Pool:
         """A new scheduler was made: nothing is in flight."""
@@ -148,7 +158,7 @@ class Offload(Side):
     @property
     def under_way(self) -> bool:
         """Whether transfers hold anything."""
-        return any(getattr(self._manager, name, ()) for name in TRANSFERS)
+        return holds(self._manager)
 
     # Copies
 
@@ -156,7 +166,7 @@ class Offload(Side):
         """Note the names of requested copies now: they may be dropped before the copies are queued."""
         self._backend = backend
         side = POOL if is_store else HOST
-        for page in sources:
+        for page in sources if self._streams.observed else ():
             self._extents[side, page] = self._extent(self._pools[side], page)
 
     def _extent(self, pool: Any, page: int) -> int:
@@ -166,6 +176,8 @@ class Offload(Side):
 
     def _copies(self, sources: list[int], targets: list[int], params: Any) -> None:
         """Emit a copy of pages in one direction, on its stream."""
+        if not self._streams.observed:
+            return
         is_store = params is self._backend._store_params
         sides = (POOL, HOST) if is_store else (HOST, POOL)
         copies = []
@@ -176,6 +188,17 @@ class Offload(Side):
             )
         stream = SimpleNamespace(cuda_stream=params.stream_handle)
         self._streams.begin("store" if is_store else "load", [], [], copies, stream=stream)
+
+
+def holds(manager: Any) -> bool:
+    """Whether transfers of a manager hold anything."""
+    return any(getattr(manager, name, ()) for name in TRANSFERS)
+
+
+def unobserved(connector: Any) -> bool:
+    """Whether transfers of this kind hold anything for a connector that is not observed, or for one of its parts."""
+    connectors = (connector, *getattr(connector, "_connectors", ()))
+    return any(holds(getattr(one, "scheduler_manager", None)) for one in connectors)
 
 
 def pin_tails(attached: Attached, managers: Any) -> None:

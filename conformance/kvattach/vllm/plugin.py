@@ -6,11 +6,10 @@ from typing import Any
 
 from kvattach.hooks import Trace
 from kvattach.live import wait_for_engines
+from kvattach.observable import observable
 from kvattach.standstill import Standstill
 from kvattach.vllm.hooks import Attached
-
-HEAP_TYPE = 1 << 9
-"""The flag of a class whose attributes can be set (`Py_TPFLAGS_HEAPTYPE`)."""
+from kvattach.vllm.offload import COPIES, Offload
 
 
 def register() -> None:
@@ -21,9 +20,7 @@ def register() -> None:
 def attach(trace: Trace) -> None:
     """Install the hooks into vLLM, after its scheduler has been imported."""
     torch = importlib.import_module("torch")
-    # The events of a GPU are objects of C++, and cannot be observed; those that stand in for them on a CPU can.
-    observed = (torch.cuda.Stream, torch.Event) if torch.Event.__flags__ & HEAP_TYPE else ()
-    hooks = Attached(trace, *observed).hooks
+    hooks = Attached(trace, torch.cuda.Stream, observable(torch.Event), {COPIES: Offload}).hooks
     still = Standstill(hooks)
 
     def scheduled(_: None, output: Any, scheduler: Any, *__: Any, **___: Any) -> None:

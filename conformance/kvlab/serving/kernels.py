@@ -12,7 +12,6 @@ from itertools import count
 from typing import Any, ClassVar
 
 from kvattach.live import After
-from kvattach.vllm.launches import STREAM
 
 HOST_POOLS = "sglang.srt.mem_cache.pool_host.mha"
 PREFILL = "sglang.srt.disaggregation.prefill"
@@ -102,7 +101,6 @@ class Event:
 def wait_for_vllm() -> None:
     """Stand in for the device, from the import of vLLM's scheduler on."""
     Stream.current = Stream()
-    Stream.current.cuda_stream = STREAM
     sys.meta_path.insert(0, After({SCHEDULER, PLACEHOLDERS, COPIES}, _stand_in))
 
 

@@ -12,7 +12,6 @@ from collections import deque
 from types import SimpleNamespace
 from typing import Any
 
-from kvattach.vllm.launches import STREAM
 from kvlab.device import Entered, Point, Stream, advance
 from kvlab.vllm.passes import execute
 from kvlab.vllm.workload import Workload
@@ -98,7 +97,6 @@ class Worker:
         self.can_reset = True
         """Whether this release can reset the host's pool."""
         self._dice = random.Random(work.seed + 3)
-        Stream.current.cuda_stream = STREAM
         self._connector = connector(config, kv_cache_config, worker=True)
         worker = object.__new__(importlib.import_module(TRANSFERS).CPUOffloadingWorker)
         worker._store_handler = _handler(work, stores=True)

@@ -18,9 +18,9 @@ from typing import Any
 from kvattach.hooks import Hooks, Trace
 from kvattach.vllm.chunks import Chunks
 from kvattach.vllm.hf3fs import Files
-from kvattach.vllm.launches import STREAM
+from kvattach.vllm.kinds import Kind
 from kvattach.vllm.multi_process import Objects
-from kvattach.vllm.offload import Side
+from kvattach.vllm.offload import COPIES, Offload
 from kvlab.device import Event, Point, Stream, advance
 from kvlab.vllm import hf3fs, kv_offloading, multi_process, nixl
 from kvlab.vllm.lmcache_server import Server
@@ -87,7 +87,7 @@ def prepared(folder: Path | None) -> str:
     if importlib.util.find_spec("vllm.v1.simple_kv_offload") is None:
         return "it has no simple_kv_offload"
     try:
-        backend: Any = importlib.import_module("vllm.v1.simple_kv_offload.copy_backend")
+        backend: Any = importlib.import_module(COPIES)
         importlib.import_module("vllm.v1.simple_kv_offload.worker")
     except (ImportError, AttributeError) as error:
         return f"its simple_kv_offload cannot be imported: {error}"
@@ -119,13 +119,13 @@ def attached(trace: Trace, *, offloading: bool) -> Hooks:
 
     if not offloading:
         return Attached(trace).hooks
-    kinds: list[Callable[..., Side]] = []
+    kinds: dict[str, Kind] = {COPIES: Offload}
     if not kv_offloading.prepared():
-        kinds.append(Chunks)
+        kinds[kv_offloading.TRANSFERS] = Chunks
     if not hf3fs.prepared():
-        kinds.append(Files)
+        kinds[f"{hf3fs.HF3FS}.hf3fs_connector"] = Files
     if not multi_process.prepared():
-        kinds.append(partial(Objects, Server))
+        kinds[multi_process.CONNECTOR] = partial(Objects, Server)
     return Attached(trace, Stream, Event, kinds).hooks
 
 
@@ -164,7 +164,6 @@ class Worker:
         """Whether this release can reset the host's pool."""
         self._dice = random.Random(work.seed + 3)
         self._connector = connector(config, kv_cache_config, worker=True)
-        Stream.current.cuda_stream = STREAM
         self._backend = backend = DmaCopyBackend()
         handler = self._connector.worker_handler
         handler.load_stream, handler.store_stream, handler._backend = Stream(), Stream(), backend
