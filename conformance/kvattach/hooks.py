@@ -51,6 +51,10 @@ class Hooks:
         """Why the trace ended; `None` while it goes on."""
         self.events = 0
         """Events so far."""
+        self._at_once = 0
+        """Captures and hooks so far that were resolved at once."""
+        self._reports = 0
+        """Events or captures that only report."""
         self._patches = Patches()
         self.lock = threading.RLock()
         """Held while events are emitted."""
@@ -73,12 +77,20 @@ class Hooks:
 
     @property
     def seen(self) -> int:
-        """The events so far, or what was captured so far: it grows with each change of the engine's memory."""
-        return self.events if self.tape is None else self.tape.captures
+        """Grows with each change of the engine's memory, and not with reports: the same at once and late."""
+        return (self.events if self.tape is None else self.tape.captures) + self._at_once - self._reports
+
+    @contextmanager
+    def reporting(self) -> Iterator[None]:
+        """The events of this context change no memory: they compare, or say that nothing runs."""
+        before = self.seen
+        yield
+        self._reports += self.seen - before
 
     def later(self, resolve: Callable[..., object], *tensors: Any) -> None:
         """Call `resolve` with what these tensors have on the current stream now: at once, or late on the tape."""
         if self.tape is None or not self.tape.defers:
+            self._at_once += 1
             resolve(*tensors)
         elif self.problem is None:
             try:
@@ -93,6 +105,7 @@ class Hooks:
     @contextmanager
     def at_once(self, hook: str) -> Iterator[None]:
         """Resolve at once within this context, for a hook: it waits until everything before it is resolved."""
+        self._at_once += 1
         if self.tape is None or self.problem is not None:
             yield
             return

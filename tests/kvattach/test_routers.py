@@ -13,7 +13,7 @@ from kvattach.sglang.view import HOST, KV
 from kvattach.vllm.residency import Group, Run
 from kvattach.vllm.routers import Routers as VllmRouters
 from kvlab.drives import CheckedTrace
-from kvspec.memory.events import Announce
+from kvspec.memory.events import Announce, Drop
 
 FULL, WINDOW = Group(0, 4, 0, False, 4), Group(1, 8, 9, False, 8)
 
@@ -185,6 +185,7 @@ def test_sglang_announces_pages_by_their_content() -> None:
     routers.start({KV: None, HOST: None})
 
     def take(*events: Any) -> list[Any]:
+        hooks.emit(Drop(KV, [1]))
         trace.emitted.clear()
         cache.queue += events
         cache.take_events()

@@ -41,7 +41,8 @@ class Attached(Launched):
         super().__init__(release, trace, stream, event)
         self._device = device or release.torch.cuda
         self._every = count_every
-        self._looks = 0
+        self._looks = self._looked = 0
+        """The looks at anything new, and the number of events or captures until the last one."""
         self._relay = (
             None if release.relay is None else Relay(release, self.hooks, self._streams, simulated=device is None)
         )
@@ -232,13 +233,20 @@ class Attached(Launched):
     def idle(self, *, sessions: bool = False) -> None:
         """Nothing runs, and no transfer is in flight. With `sessions` slots of sessions may keep their pages."""
         kept = [] if self._relay is None else [BUFFERS]
-        self.hooks.emit(Idle([*kept, *(stay.name for stay in self._rows.values() if sessions and not stay.rid)]))
+        with self.hooks.reporting():
+            self.hooks.emit(Idle([*kept, *(stay.name for stay in self._rows.values() if sessions and not stay.rid)]))
 
     def looked(self) -> None:
-        """Now and then emit the release's own figures."""
-        self._looks += 1
-        if self._looks % self._every:
+        """Now and then emit the release's own figures. An idle server looks all the time, and emits none."""
+        if self.hooks.seen == self._looked:
             return
+        self._looked = self.hooks.seen
+        self._looks += 1
+        if self._looks % self._every == 0:
+            with self.hooks.reporting():
+                self._counts()
+
+    def _counts(self) -> None:
         for pool, allocator in self._allocators.items():
             if pool == STATES:
                 free = [allocator.free_slots]

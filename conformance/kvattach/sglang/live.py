@@ -122,7 +122,7 @@ class _Live:
     def __init__(self, scheduler: Any, attached: Attached) -> None:
         self._scheduler, self._attached = scheduler, attached
         self._seen = 0
-        """The number of events or captures when the scheduler was last idle."""
+        """The number of events or captures until the scheduler was last idle."""
         self._still = Standstill(attached.hooks)
 
     def launches(self, _: Any, batch: Any = None, *__: Any, **___: Any) -> None:

@@ -31,7 +31,8 @@ class Routers:
         self._tiers: dict[str, str] = {}
         self._ended: Any = None
         """The cache whose announcements are no longer compared."""
-        self._batches = 0
+        self._batches = self._seen = 0
+        """Batches so far, and what the hooks had seen until the last one."""
         if release.unified:
             hooks.hook(release.cache_class, "insert", before=self._comes)
             hooks.hook(release.cache_class, "take_events", after=self._taken)
@@ -56,11 +57,14 @@ class Routers:
         self._tiers, self._ended = {}, self._watched()
 
     def _taken(self, _: None, events: list[Any], cache: Any) -> None:
-        if self._tiers and cache is self._watched():
+        # An idle server takes its events all the time.
+        if self._tiers and cache is self._watched() and (events or self._hooks.seen != self._seen):
+            self._seen = self._hooks.seen
             # A host page has its name before it is written, and is announced after it is written.
             writing = bool(cache.ongoing_write_through)
             known = [(tier, pool) for tier, pool in self._tiers.items() if pool == KV or not writing]
-            self._hooks.later(partial(self._announces, [*events], known))
+            with self._hooks.reporting():
+                self._hooks.later(partial(self._announces, [*events], known))
 
     def _announces(self, events: list[Any], known: list[tuple[str, str]]) -> None:
         """These events were taken; the names of these pools, each with its tier, are complete."""
