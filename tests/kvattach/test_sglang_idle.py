@@ -53,3 +53,9 @@ def test_the_turns_of_an_idle_server_emit_nothing(late: bool, monkeypatch: pytes
     assert further == 0
     assert sum(isinstance(event, Count) and event.pool == "rows" for event in events) == TURNS // 100
     assert [type(event) for event in events[-2:]] == [Idle, Announce]
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["at once", "late"])
+def test_a_drain_of_a_storage_without_an_ended_backup_captures_nothing(late: bool) -> None:
+    _, further = after_idle(lambda cache, *_: cache._drain_storage_control_queues_impl(), late)
+    assert further == 0
