@@ -182,8 +182,8 @@ class Hooks:
         hooked.__wrapped__ = original  # type: ignore[attr-defined]
         self._patches.set(owner, name, hooked)
 
-    def watch(self, owner: Any, name: str) -> None:
-        """Emit `failed` if this function of the engine raises."""
+    def watch(self, owner: Any, name: str, *, expected: Callable[[BaseException], bool] = lambda _: False) -> None:
+        """Emit `failed` if this function of the engine raises, unless the error is `expected`."""
         original = getattr(owner, name)
 
         def watched(*args: Any, **kwargs: Any) -> Any:
@@ -192,7 +192,7 @@ class Hooks:
             except RuleBroken:
                 raise
             except BaseException as error:
-                if is_error(error):
+                if is_error(error) and not expected(error):
                     self.gave_up(name, error)
                 raise
 

@@ -1,10 +1,35 @@
-"""A tape whose thread is the engine's own, and that lags at random."""
+"""A tape whose thread is the engine's own, and that lags at random; and what late hooks have emitted."""
 
 import random
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from kvattach.tape import Tape
+from kvspec.memory.events import MemoryEvent, Pool
+
+
+class Seen(NamedTuple):
+    """Runs of random servers, each at once and late."""
+
+    events: int
+    different: list[int]
+    """The seeds of those whose late events are others."""
+    most: int
+    """The most captures that waited."""
+    waits: dict[str, int]
+
+
+class Events:
+    """Keeps all events."""
+
+    def __init__(self) -> None:
+        self.all: list[MemoryEvent] = []
+
+    def header(self, producer: str, pools: Mapping[str, Pool], host: str | None = None) -> None:
+        """The pools follow from the shape."""
+
+    def emit(self, *events: MemoryEvent) -> None:
+        self.all += events
 
 
 class Lagging(Tape):

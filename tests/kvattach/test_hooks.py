@@ -100,6 +100,15 @@ def test_an_engine_that_gives_up_is_a_finding(trace: CheckedTrace) -> None:
     assert (trace.first[1].rule, trace.first[1].at) == ("MEM-FAILED", "fail")
 
 
+def test_an_error_with_which_an_engine_ends_on_purpose_is_no_finding(trace: CheckedTrace) -> None:
+    hooks = Hooks(trace)
+    hooks.watch(Engine, "fail", expected=lambda error: str(error) == "no pages")
+    with pytest.raises(ValueError, match="no pages"):
+        Engine().fail()
+    hooks.detach()
+    assert trace.first is None
+
+
 def test_an_assertion_without_words_is_reported_by_its_line(trace: CheckedTrace) -> None:
     hooks = Hooks(trace)
     hooks.watch(Engine, "hand_out")

@@ -6,12 +6,12 @@ import random
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -25,8 +25,8 @@ from kvlab.sglang.driver import Shape
 from kvlab.sglang.issues import fix
 from kvlab.sglang.release import load
 from kvlab.tokens import ignored
-from kvspec.memory.events import MemoryEvent, Pool
-from tests.kvattach.lagging import Lagging
+from kvspec.memory.events import MemoryEvent
+from tests.kvattach.lagging import Events, Lagging, Seen
 from tests.kvlab.checkout import release_of
 
 SEEDS = 16
@@ -34,17 +34,6 @@ KINDS = ["plain", "window", "states", "host", "storage"]
 """Memories without a host tier; with one; and with a storage behind it, which walks drive."""
 PAIR = "pair"
 """The memories of two servers, of which one computes the prompts."""
-
-
-class Seen(NamedTuple):
-    """Runs of random servers, each at once and late."""
-
-    events: int
-    different: list[int]
-    """The seeds of those whose late events are others."""
-    most: int
-    """The most captures that waited."""
-    waits: dict[str, int]
 
 
 def seen(kind: str, copies: bool, whole: bool, version: str = "0.5.23") -> Seen:
@@ -84,19 +73,6 @@ def test_late_events_of_other_releases_are_those_that_hooks_emit_at_once(kind: s
 @pytest.mark.parametrize("kind", [*KINDS, PAIR])
 def test_tensors_that_are_read_late_show(kind: str) -> None:
     assert len(seen(kind, copies=False, whole=True).different) > SEEDS // 2
-
-
-class Events:
-    """Keeps all events."""
-
-    def __init__(self) -> None:
-        self.all: list[MemoryEvent] = []
-
-    def header(self, producer: str, pools: Mapping[str, Pool], host: str | None = None) -> None:
-        """The pools follow from the shape."""
-
-    def emit(self, *events: MemoryEvent) -> None:
-        self.all += events
 
 
 class Hosts:

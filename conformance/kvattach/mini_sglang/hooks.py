@@ -3,10 +3,14 @@
 Pages of the tree have no holder: an insert publishes pages and releases the request's references, and a lock is a
 reference to each page on its path. The launch and the write of its sampled token are two operations: the event that
 the scheduler waits for is recorded between them.
+
+A hook captures, and a resolution turns the captured indices into pages and events: at once, or late (`kvattach.tape`).
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from itertools import compress, islice
 from typing import Any
 
 from kvattach.buffers import BUFFERS, Buffers
@@ -38,14 +42,25 @@ ROWS = "rows"
 class Attached:
     """Emits the events of one scheduler, from the creation of its cache manager on."""
 
-    def __init__(self, engine: Engine, trace: Trace, stream: Any, event: Any, count_every: int = 1) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        trace: Trace,
+        stream: Any,
+        event: Any,
+        count_every: int = 1,
+        *,
+        simulated: bool = True,
+    ) -> None:
         """Install the hooks. `stream` and `event` are the classes that the engine uses.
 
-        The engine's own figures are emitted after every `count_every` results.
+        The engine's own figures are emitted after every `count_every` results. A `simulated` device calls
+        `kvspec_late` of a batch when it reaches the launch of it.
         """
         self.hooks = hooks = Hooks(trace)
-        self._cuda = engine.torch.cuda
+        self._torch = engine.torch
         self._every = count_every
+        self._simulated = simulated
         self._streams = Streams(hooks, stream, event)
         self._buffers = Buffers(hooks, self._streams)
         """Index tensors of launches."""
@@ -53,17 +68,22 @@ class Attached:
         self._page_size = 1
         self._width = 0
         self._runs: dict[int, Run] = {}
+        self._round, self._newest = 0, -1
+        """How often the numbers of requests have begun anew, and the last number since then."""
         self._row_of: dict[int, Run] = {}
         """Row -> its last residency."""
-        self._rows: dict[int, tuple[Pages, str]] = {}
-        """Row -> the pages that it names, and its last writer."""
+        self._written: dict[int, tuple[str, int]] = {}
+        """Row -> its last writer, and the number of pages that it names."""
+        self._rows: dict[int, Pages] = {}
+        """Row -> these pages, as far as captures are resolved."""
         self._keys: dict[object, str] = {}
         """Page of the tree -> its name."""
         self._indices: dict[str, list[Use]] = {}
         """The index tensors of the next launch, and of the write of its sampled tokens."""
-        self._launches: dict[int, int] = {}
-        """Batch, by identity -> its launch."""
-        self._who = ""
+        self._launches: dict[int, tuple[int, list[str]]] = {}
+        """Batch, by identity -> its launch, and the names of its requests."""
+        self._who = Run("", 1)
+        """The request for which the engine acts."""
         self._results = 0
 
         scheduler, manager, tree = engine.scheduler.Scheduler, engine.cache.CacheManager, engine.radix.RadixPrefixCache
@@ -85,57 +105,79 @@ class Attached:
         hooks.hook(engine.engine.Engine, "forward_batch", before=self._launch)
         hooks.hook(scheduler, "_forward", after=self._launched)
         hooks.hook(scheduler, "_process_last_data", after=self._settled)
-        hooks.hook(scheduler, "run_when_idle", before=lambda _: hooks.emit(Idle([BUFFERS])))
+        hooks.hook(scheduler, "run_when_idle", before=self._idles)
         for loop in ("overlap_loop", "normal_loop"):
-            hooks.watch(scheduler, loop)
+            hooks.watch(scheduler, loop, expected=self._offline_ends)
 
     def _made(self, _: None, __: None, manager: Any, pages: int, page_size: int, table: Any, kind: str) -> None:
         rows, self._width = table.shape
         self._manager, self._page_size = manager, page_size
-        for kept in (self._runs, self._row_of, self._rows, self._keys, self._launches):
+        for kept in (self._runs, self._row_of, self._written, self._rows, self._keys, self._launches):
             kept.clear()
         kv = Pool(page_size=page_size, num_pages=pages + 1, first_page=0, label_size=page_size, padding=[pages])
         row = Pool(page_size=self._width, num_pages=rows, first_page=0, label_size=1, padding=[rows - 1])
         self._buffers.clear()
         self.hooks.trace.header("mini-sglang", {KV: kv, ROWS: row, BUFFERS: self._buffers.pool})
-        self._streams.clear(self._cuda)
+        self._streams.clear(self._torch.cuda)
 
     def _run(self, uid: int) -> Run:
         run = self._runs.get(uid)
         if run is None:
-            run = self._runs[uid] = Run(f"r{uid}", self._page_size)
+            name = f"r{uid}.{self._round}" if self._round else f"r{uid}"
+            run = self._runs[uid] = Run(name, self._page_size)
         return run
 
     def _acts(self, req: Any) -> None:
-        self._who = f"r{req.uid}"
+        self._who = self._run(req.uid)
 
-    def _pages(self, indices: Any) -> Pages:
-        return [index // self._page_size for index in indices[:: self._page_size].tolist()]
+    def _firsts(self, indices: Any) -> Any:
+        """The first index of each page."""
+        return indices[:: self._page_size]
+
+    def _pages(self, firsts: Any) -> list[Any]:
+        """The numbers of pages."""
+        return [index // self._page_size for index in firsts.tolist()]
+
+    def _idles(self, *_: Any) -> None:
+        self.hooks.emit(Idle([BUFFERS]))
+
+    def _offline_ends(self, error: BaseException) -> bool:
+        """Without a server, this error ends the loop once all requests have finished."""
+        ended = type(error).__name__ == "RequestAllFinished"
+        if ended:
+            self._idles()
+        return ended
 
     # Rows and tables
 
     def _row_taken(self, _: None, row: int, table: Any) -> None:
-        self.hooks.emit(Take(self._who, ROWS, [row]))
+        self.hooks.emit(Take(self._who.name, ROWS, [row]))
 
     def _row_freed(self, table: Any, row: int) -> None:
-        self.hooks.emit(Release(self._who, ROWS, [row]))
+        self.hooks.emit(Release(self._who.name, ROWS, [row]))
 
     def _admits(self, adder: Any, pending: Any) -> None:
+        """Requests may have the numbers of earlier ones: without a server each call begins with number 0."""
+        if pending.uid not in self._runs and pending.uid <= self._newest:
+            self._round, self._newest = self._round + 1, -1
         self._acts(pending)
 
     def _admitted(self, _: None, answer: Any, adder: Any, pending: Any) -> None:
         if answer is None:
+            del self._runs[pending.uid]
             return
+        self._newest = pending.uid
         handle, row = answer
-        run = self._run(pending.uid)
-        self._row_of[row] = run
-        cached = handle.cached_len
-        pages = self._pages(adder.table_manager.page_table[row, :cached])
-        self._rows[row] = pages, run.name
-        labels = run.labels(pending.input_ids[:cached].tolist(), 0, len(pages))
-        self.hooks.emit(Map(run.name, run.name, KV, 0, pages, labels))
+        run, cached = self._who, handle.cached_len
+        firsts = self._firsts(adder.table_manager.page_table[row, :cached])
+        self._row_of[row], self._written[row] = run, (run.name, len(firsts))
+        self.hooks.later(partial(self._matched, run, row), firsts, pending.input_ids[:cached])
         if cached:
             self._streams.begin("_try_allocate_one", [], [self._row_use(run, row, 0, cached)])
+
+    def _matched(self, run: Run, row: int, firsts: Any, tokens: Any) -> None:
+        pages = self._rows[row] = self._pages(firsts)
+        self.hooks.emit(Map(run.name, run.name, KV, 0, [*pages], run.labels(tokens.tolist(), 0, len(pages))))
 
     def _added(self, _: None, req: Any, *__: Any, **___: Any) -> None:
         run = self._run(req.uid)
@@ -146,28 +188,39 @@ class Attached:
         return Use(pool=ROWS, pages=[row], start=start, stop=stop, holder=run.name)
 
     def _table_written(self, _: None, __: None, table: Any, allocated: Any, written: list[Any], page_size: int) -> None:
-        pages = self._pages(allocated)
+        changes, before = [], []
         for row, first, last in written:
-            run, new = self._row_of[row], pages[: last - first]
+            run = self._who = self._row_of[row]
+            writer, length = self._written[row]
+            self._written[row] = run.name, last
+            start = first if writer == run.name and first <= length else 0
+            changes.append((run, row, start, first, last))
+            before.append(None if first <= length else self._firsts(table[row, : first * page_size]))
+        self.hooks.later(partial(self._taken, changes), self._firsts(allocated), *before)
+
+    def _taken(self, changes: list[tuple[Run, int, int, int, int]], allocated: Any, *before: Any) -> None:
+        """Requests take pages, and their rows name them; before these a row may name pages that were not known."""
+        pages = self._pages(allocated)
+        for (run, row, start, first, last), known in zip(changes, before, strict=True):
+            new, named = pages[: last - first], self._rows[row]
             del pages[: last - first]
-            self._who = run.name
             self.hooks.emit(Take(run.name, KV, new))
-            row_pages, writer = self._rows[row]
-            start: int = first if writer == run.name and first <= len(row_pages) else 0
-            if len(row_pages) < first:
-                row_pages = self._pages(table[row, : first * page_size])
-            row_pages[first:] = new
-            self._rows[row] = row_pages, run.name
-            self.hooks.emit(Map(run.name, run.name, KV, start, row_pages[start:], run.labels([], start, last)))
+            if known is not None:
+                named[:] = self._pages(known)
+            named[first:] = new
+            self.hooks.emit(Map(run.name, run.name, KV, start, named[start:], run.labels([], start, last)))
 
     def _cached(self, _: None, __: None, manager: Any, req: Any, finished: bool) -> None:
         """A row may name other pages now: those of the tree instead of released duplicates."""
-        named = self._rows[req.table_idx][0] if req.table_idx in self._rows else []
-        pages = self._pages(manager.page_table[req.table_idx, : req.cached_len])
+        if not finished:
+            firsts = self._firsts(manager.page_table[req.table_idx, : req.cached_len])
+            self.hooks.later(partial(self._looked, self._who, req.table_idx), firsts)
+
+    def _looked(self, run: Run, row: int, firsts: Any) -> None:
+        named, pages = self._rows.get(row, []), self._pages(firsts)
         first = next((at for at, (one, other) in enumerate(zip(pages, named, strict=False)) if one != other), None)
-        if finished or first is None:
+        if first is None:
             return
-        run = self._run(req.uid)
         named[first : len(pages)] = pages[first:]
         labels = run.labels([], first, len(named))
         self.hooks.emit(Map(run.name, run.name, KV, first, named[first:], labels))
@@ -176,7 +229,10 @@ class Attached:
 
     def _freed(self, freed: Any) -> None:
         if len(freed):
-            self.hooks.emit(Release(self._who, KV, self._pages(freed)))
+            name = self._who.name
+            self.hooks.later(
+                lambda firsts: self.hooks.emit(Release(name, KV, self._pages(firsts))), self._firsts(freed)
+            )
 
     def _lazily(self, region: Any) -> Any:
         hooks = self.hooks
@@ -203,36 +259,47 @@ class Attached:
         return path
 
     def _locked(self, path: list[tuple[Any, int]], _: None, tree: Any, handle: Any, unlock: bool = False) -> None:
-        for node, before in reversed(path):
-            pages = self._pages(node.value)
+        if path:
+            changes = [node.ref_count - before for node, before in reversed(path)]
+            values = [self._firsts(node.value) for node, _ in reversed(path)]
+            self.hooks.later(partial(self._referenced, self._who.name, changes), *values)
+
+    def _referenced(self, who: str, changes: list[int], *values: Any) -> None:
+        """A holder has so many references more to the pages of each node of a path."""
+        for added, value in zip(changes, values, strict=True):
+            pages = self._pages(value)
             keys = [self._keys.get(page, "") for page in pages]
-            added = node.ref_count - before
             for _again in range(added):
-                self.hooks.emit(Share(self._who, KV, pages, keys))
+                self.hooks.emit(Share(who, KV, pages, keys))
             for _again in range(-added):
-                self.hooks.emit(Release(self._who, KV, pages))
+                self.hooks.emit(Release(who, KV, pages))
 
     def _inserted(self, _: None, answer: Any, tree: Any, tokens: Any, indices: Any) -> None:
-        uid = int(self._who[1:])
-        run = self._run(uid)
+        first, stop = answer.cached_len // self._page_size, answer.handle.cached_len // self._page_size
+        firsts = None if first == stop else self._firsts(answer.handle.node.value)
+        self.hooks.later(partial(self._published, self._who, first, stop), tokens, firsts)
+
+    def _published(self, run: Run, first: int, stop: int, tokens: Any, firsts: Any) -> None:
+        """A request has these tokens; its pages `first` to `stop` (exclusive) are the tree's now."""
         known = tokens.tolist()
         for learnt in run.grown(known):
             self.hooks.emit(learnt)
-        first, stop = answer.cached_len // self._page_size, answer.handle.cached_len // self._page_size
-        if first == stop:
+        if firsts is None:
             return
-        new = self._pages(answer.handle.node.value)
-        labels = run.labels(known, first, stop)
+        new, labels = self._pages(firsts), run.labels(known, first, stop)
         self._keys.update(zip(new, labels, strict=True))
         self.hooks.emit(Publish(KV, new, labels, labels))
-        self.hooks.emit(Release(self._who, KV, new))
+        self.hooks.emit(Release(run.name, KV, new))
 
     def _evicted(self, _: None, evicted: Any, *__: Any) -> None:
-        pages = self._pages(evicted)
+        if len(evicted):
+            self.hooks.later(self._dropped, self._firsts(evicted))
+
+    def _dropped(self, firsts: Any) -> None:
+        pages = self._pages(firsts)
         for page in pages:
             self._keys.pop(page, None)
-        if pages:
-            self.hooks.emit(Drop(KV, pages))
+        self.hooks.emit(Drop(KV, pages))
 
     def _left(self, _: None, __: None, scheduler: Any, req: Any) -> None:
         run = self._runs.pop(req.uid, None)
@@ -247,45 +314,63 @@ class Attached:
         read, written = [*made.input_tuple, made.batch.out_loc], [*made.write_tuple]
         uses = self._buffers.tensors("_prepare_batch", read + written)
         self._indices = {"forward_batch": uses[: len(read)], "_forward": uses[len(read) :]}
-        made.batch.kvspec_late = self._buffers.late("forward_batch", zip(read, uses, strict=False))
+        if self._simulated:
+            made.batch.kvspec_late = self._buffers.late("forward_batch", zip(read, uses, strict=False))
 
     def _launch(self, engine: Any, batch: Any, *_: Any) -> None:
-        reads, writes = [*self._indices["forward_batch"]], []
+        reads, writes, names = [*self._indices["forward_batch"]], [], []
         for req in batch.reqs:
             run = self._run(req.uid)
-            pages, writer = self._rows.get(req.table_idx, ([], run.name))
-            if writer != run.name:
-                self.hooks.emit(Map(run.name, run.name, KV, 0, pages))
+            names.append(run.name)
+            if self._written.get(req.table_idx, (run.name, 0))[0] != run.name:
+                self.hooks.later(partial(self._maps, run, req.table_idx))
             reads.append(Use(table=run.name, stop=req.device_len))
             writes.append(Use(table=run.name, start=req.cached_len, stop=req.device_len))
             reads.append(self._row_use(run, req.table_idx, req.cached_len, req.device_len))
-        self._launches[id(batch)] = self._streams.begin("forward_batch", reads, writes)
+        self._launches[id(batch)] = self._streams.begin("forward_batch", reads, writes), names
+
+    def _maps(self, run: Run, row: int) -> None:
+        """A request's launch reads a row that another request has written last."""
+        self.hooks.emit(Map(run.name, run.name, KV, 0, [*self._rows[row]]))
 
     def _launched(self, _: None, __: Any, scheduler: Any, forward_input: Any) -> None:
-        rows, positions = (tensor.tolist() for tensor in forward_input.write_tuple)
-        writes = []
-        for req, row, position in zip(forward_input.batch.reqs, rows, positions, strict=True):
-            start = position % self._width
-            writes.append(self._row_use(self._run(req.uid), row, start, start + 1))
+        runs = [self._run(req.uid) for req in forward_input.batch.reqs]
+        writes: list[Use] = []
+        self.hooks.later(partial(self._sampled, runs, writes), *forward_input.write_tuple)
         self._streams.begin("_forward", self._indices["_forward"], writes)
+
+    def _sampled(self, runs: list[Run], writes: list[Use], rows: Any, positions: Any) -> None:
+        """Add the uses: each request's sampled token is written to this row, at this position."""
+        for run, row, position in zip(runs, rows.tolist(), positions.tolist(), strict=True):
+            start = position % self._width
+            writes.append(self._row_use(run, row, start, start + 1))
 
     def _settled(self, _: None, __: None, scheduler: Any, data: Any) -> None:
         if data is None:
             return
         batch = data[0].batch
-        launch = self._launches.pop(id(batch))
-        for req in batch.reqs:
-            if type(req).__name__ != "ChunkedReq":
-                self.hooks.emit(Deliver(launch, f"r{req.uid}"))
+        launch, names = self._launches.pop(id(batch))
+        sampled = [type(req).__name__ != "ChunkedReq" for req in batch.reqs]
+        self.hooks.emit(*(Deliver(launch, name) for name in compress(names, sampled)))
         self._results += 1
         if self._results % self._every == 0:
             self._count()
 
     def _count(self) -> None:
-        manager, references, todo = self._manager, {}, list(self._manager.prefix_cache.root_node.children.values())
+        """Emit the figures of the free list and of the tree. With `--cache-type naive` there is no tree."""
+        manager, nodes = self._manager, []
+        root = getattr(manager.prefix_cache, "root_node", None)
+        todo = [] if root is None else [*root.children.values()]
         while todo:
-            node = todo.pop()
-            todo += node.children.values()
-            references.update(dict.fromkeys(self._pages(node.value), node.ref_count))
-        free = [index // self._page_size for index in manager.free_slots.tolist()]
-        self.hooks.emit(Count(KV, free=[*free], references=references))
+            nodes.append(todo.pop())
+            todo += nodes[-1].children.values()
+        values = [self._firsts(node.value) for node in nodes]
+        counts = [(len(value), node.ref_count) for value, node in zip(values, nodes, strict=True)]
+        # One tensor, for one copy.
+        self.hooks.later(partial(self._counted, counts), self._torch.cat([*values, manager.free_slots]))
+
+    def _counted(self, counts: list[tuple[int, int]], firsts: Any) -> None:
+        """The pages of nodes, of which each has so many, and so many locks; then the free pages."""
+        pages = iter(self._pages(firsts))
+        references = {page: locks for many, locks in counts for page in islice(pages, many)}
+        self.hooks.emit(Count(KV, free=[*pages], references=references))
