@@ -18,6 +18,7 @@ from kvattach.switch import SwitchError, switched_on
 _log = logging.getLogger("kvspec")
 
 ENGINES = {
+    "minisgl.scheduler.scheduler": "kvattach.mini_sglang.live",
     "nanovllm.engine.scheduler": "kvattach.nano_vllm.live",
     "sglang.srt.managers.scheduler": "kvattach.sglang.live",
     "sgl_jax.srt.managers.scheduler": "kvattach.sglang_jax.live",

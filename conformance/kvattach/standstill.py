@@ -10,6 +10,17 @@ PATIENCE = 60.0
 """Seconds without a launch while requests wait."""
 
 
+def who_waits(
+    count: int, first: str, length: int, *, rows: tuple[int, int], tokens: tuple[int, int], evictable: int
+) -> str:
+    """So many waiting requests, the first with its length in tokens; the free ones and all of the rows and tokens."""
+    waiting = "1 request waits, it is" if count == 1 else f"{count} requests wait, the first is"
+    return (
+        f"{waiting} {first} with {length} tokens; {rows[0]} of {rows[1]} rows are free, {tokens[0]} of {tokens[1]} "
+        f"tokens, and {evictable} can be evicted"
+    )
+
+
 class Standstill:
     """Watches each turn of an engine's loop, and emits once each time that the engine stalls."""
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from kvattach import standstill
 from kvattach.hooks import Hooks, Trace
 from kvattach.sglang.hooks import Attached
 from kvattach.sglang.launches import kept_states, spans
@@ -165,9 +166,11 @@ def who_waits(scheduler: Any) -> str:
     if not queue:
         return ""
     rows, slots, first = scheduler.req_to_token_pool, scheduler.token_to_kv_pool_allocator, queue[0]
-    waiting = "1 request waits, it is" if len(queue) == 1 else f"{len(queue)} requests wait, the first is"
-    return (
-        f"{waiting} {first.rid} with {len(first.origin_input_ids) + len(first.output_ids)} tokens; "
-        f"{rows.available_size()} of {rows.size} rows are free, {slots.available_size()} of "
-        f"{scheduler.max_total_num_tokens} tokens, and {scheduler.tree_cache.evictable_size()} can be evicted"
+    return standstill.who_waits(
+        len(queue),
+        first.rid,
+        len(first.origin_input_ids) + len(first.output_ids),
+        rows=(rows.available_size(), rows.size),
+        tokens=(slots.available_size(), scheduler.max_total_num_tokens),
+        evictable=scheduler.tree_cache.evictable_size(),
     )

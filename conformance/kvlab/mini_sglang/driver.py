@@ -6,12 +6,14 @@ replace the parts that need a GPU: the model returns the logits of the expected 
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from kvattach.mini_sglang.modules import Engine
+from kvattach.patches import Patches
 from kvcheck import Finding
 from kvlab.device import Stream, advance, stood_in
 from kvlab.tokens import Reason, Tokens, ignored
@@ -162,15 +164,18 @@ def run(
     drawn = Shape.drawn(rng)
     shape = shape or drawn
     tokens = Tokens(seed, report, size=VOCABULARY)
-    module = engine.scheduler
+    with without_gpu(engine, seed, tokens):
+        until_done(partial(_loop, engine, shape, rng, requests, tokens))
+
+
+@contextmanager
+def without_gpu(engine: Engine, seed: int, tokens: Tokens) -> Iterator[None]:
+    """Let the engine's scheduler be made with the stubs; the model samples `tokens`."""
     engine.core._GLOBAL_CTX = None
-    before = module.load_tokenizer, engine.package.Engine
-    module.load_tokenizer, engine.package.Engine = lambda _: _Tokenizer(), _cpu_engine(engine, tokens)
-    try:
-        with stood_in(engine.torch, seed), engine.torch.inference_mode():
-            until_done(partial(_loop, engine, shape, rng, requests, tokens))
-    finally:
-        module.load_tokenizer, engine.package.Engine = before
+    with Patches() as patches, stood_in(engine.torch, seed), engine.torch.inference_mode():
+        patches.set(engine.scheduler, "load_tokenizer", lambda _: _Tokenizer())
+        patches.set(engine.package, "Engine", _cpu_engine(engine, tokens))
+        yield
 
 
 def _loop(engine: Engine, shape: Shape, rng: random.Random, requests: int, tokens: Tokens) -> None:

@@ -1,12 +1,11 @@
 """Makes a checkout of mini-sglang importable without a GPU and without a model."""
 
-import importlib
 import sys
 import types
 from pathlib import Path
 from typing import Any
 
-from kvattach.mini_sglang.modules import Engine
+from kvattach.mini_sglang.modules import Engine, imported
 from kvlab.stubs import importable
 
 STOOD_IN = (
@@ -50,19 +49,4 @@ def load(checkout: Path) -> Engine:
         kernel = types.ModuleType("minisgl.kernel")
         kernel.__dict__["fast_compare_key"] = _first_difference
         sys.modules["minisgl.kernel"] = kernel
-    names: tuple[str, ...] = (
-        "core",
-        "message",
-        "engine.engine",
-        "engine.graph",
-        "engine.sample",
-        "kvcache.radix_cache",
-    )
-    names += tuple(f"scheduler.{name}" for name in ("scheduler", "cache", "prefill", "decode", "table", "config"))
-    found = {name.split(".")[-1]: importlib.import_module(f"minisgl.{name}") for name in names}
-    return Engine(
-        torch=importlib.import_module("torch"),
-        package=importlib.import_module("minisgl.engine"),
-        radix=found.pop("radix_cache"),
-        **found,
-    )
+    return imported()
