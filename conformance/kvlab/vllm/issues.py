@@ -53,8 +53,8 @@ def fix(patches: Patches, but: str = "") -> None:
             one(patches)
 
 
-def bring_out(issue: Issue) -> Finding | None:
-    """Drive the release of this process until an issue shows. Returns the finding, if any."""
+def bring_out(issue: Issue) -> tuple[int, Finding] | None:
+    """Drive the release of this process until an issue shows. Returns the events until then and the finding, if any."""
     work, patches, checked = workload_of(issue), Patches(), CheckedTrace()
     fix(patches, but=issue.fix)
     hooks = attached(checked, offloading=bool(work.offload))
@@ -66,9 +66,9 @@ def bring_out(issue: Issue) -> Finding | None:
                 hooks.emit(Failed("stuck", str(error)))
             except EngineGaveUp:
                 pass  # the hooks have reported it
-            for _, finding in checked.found:
+            for event, finding in checked.found:
                 if issue.fits(finding):
-                    return finding
+                    return event, finding
             checked.found.clear()
     finally:
         hooks.detach()
@@ -93,6 +93,7 @@ def reproduce(console: Console, folder: Path, name: str = "") -> int:
         elif (found := bring_out(issue)) is None:
             words, missed = "not found", 1
         else:
-            words = f"{found.code} at event {found.event:,}: {describe(found)}"
+            event, finding = found
+            words = f"{finding.code} at event {event:,}: {describe(finding)}"
         console.print(f"{issue.id}: {words}", markup=False, soft_wrap=True)
     return missed
