@@ -34,6 +34,9 @@ def serve(
     ] = "",
     host_cache: Annotated[bool, typer.Option("--host-cache", help="SGLang, vLLM: a cache on the host, too.")] = False,
     cuda: Annotated[bool, typer.Option("--cuda", help="SGLang: on a GPU, with the kernels of --python.")] = False,
+    connector: Annotated[
+        str, typer.Option(metavar="NAME", help="vLLM with --host-cache: its connector, or OffloadingConnector.")
+    ] = "SimpleCPUOffloadConnector",
     pair: Annotated[bool, typer.Option("--pair", help="vLLM, SGLang: two servers, prefill and decode.")] = False,
     keep: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Keep log, recordings and answers in DIR, a new folder.")
@@ -58,7 +61,7 @@ def serve(
     from kvconform.console import Output
     from kvlab.serving.environment import NoEnvironment
     from kvlab.serving.report import serve_and_report
-    from kvlab.serving.servers import CHECKED_OUT, SERVERS
+    from kvlab.serving.servers import CHECKED_OUT, CONNECTORS, SERVERS
     from kvlab.serving.session import Settings
 
     match = re.fullmatch(r"(sglang-jax)()|(?:(sglang|vllm|transformers)==([0-9][0-9A-Za-z.+!-]*))", release)
@@ -70,6 +73,8 @@ def serve(
         raise typer.BadParameter(f"--checkout names the folder of {CHECKED_OUT}, and of no other engine")
     if host_cache and engine not in ("sglang", "vllm"):
         raise typer.BadParameter("--host-cache is for sglang and vllm alone")
+    if connector not in CONNECTORS or (connector != CONNECTORS[0] and not (host_cache and engine == "vllm")):
+        raise typer.BadParameter(f"--connector is {' or '.join(CONNECTORS)}, for vllm with --host-cache")
     if cuda and (engine != "sglang" or python is None):
         raise typer.BadParameter("--cuda is for sglang alone, with --python")
     if pair and (engine not in ("vllm", "sglang") or host_cache or cuda):
@@ -79,7 +84,7 @@ def serve(
     with tempfile.TemporaryDirectory(prefix="kvspec-serve-") as scratch:
         folder = Path(scratch) if keep is None else keep
         folder.mkdir(parents=True, exist_ok=True)
-        settings = Settings(seed, minutes * 60, clients, fault, host_cache, pair, cuda, answers)
+        settings = Settings(seed, minutes * 60, clients, fault, host_cache, pair, cuda, connector, answers)
         try:
             status = serve_and_report(
                 Output(), engine, version, folder.absolute(), python, checkout and checkout.absolute(), settings

@@ -1,7 +1,7 @@
 """Drives vLLM's own offloading with the plugin's hooks on the device of `cpp_device`, whose events are C++ objects.
 
 The arguments: the library, the release, `hooked`, `bare` or `elsewhere` (hooked, as if the worker were another
-process), the number of workloads, and an injected defect or nothing.
+process), the connector's workloads (`simple` or `chunks`), their number, and an injected defect or nothing.
 """
 
 import json
@@ -35,7 +35,7 @@ class Trace(CheckedTrace):
         super().header(producer, pools, host)
 
 
-def main(library: str, release: str, hooked: str, runs: str, defect: str) -> None:
+def main(library: str, release: str, hooked: str, connector: str, runs: str, defect: str) -> None:
     """Print what was emitted and found, and how often the host has waited for the device."""
     logging.getLogger("vllm").disabled = True
     device = load(library)
@@ -45,17 +45,20 @@ def main(library: str, release: str, hooked: str, runs: str, defect: str) -> Non
     from kvattach.patches import Patches
     from kvattach.vllm import kinds, plugin
     from kvlab.injection import inject_fault
+    from kvlab.vllm import kv_offloading
     from kvlab.vllm.driver import EngineGaveUp, driven
     from kvlab.vllm.engine import fitting
+    from kvlab.vllm.faults_chunks import chunk_defects
     from kvlab.vllm.faults_offload import offloading_defects
     from kvlab.vllm.issues import fix
     from kvlab.vllm.offloading import prepared
-    from kvlab.vllm.workload import offloading_workload
+    from kvlab.vllm.workload import chunks_workload, offloading_workload
 
-    assert not prepared(Path(release))
+    assert not (prepared(Path(release)) or kv_offloading.prepared())
+    workload = {"simple": offloading_workload, "chunks": chunks_workload}[connector]
     patches = Patches()
     fix(patches)
-    for one in offloading_defects():
+    for one in [*offloading_defects(), *chunk_defects()]:
         if one.name == defect:
             inject_fault(one, patches)
     trace = Trace()
@@ -65,7 +68,7 @@ def main(library: str, release: str, hooked: str, runs: str, defect: str) -> Non
         plugin.attach(trace)
     for seed in range(FIRST, FIRST + int(runs)):
         with suppress(*([EngineGaveUp] if defect else [])):
-            driven(fitting(offloading_workload(seed, known=False), known=False), trace.find)
+            driven(fitting(workload(seed, known=False), known=False), trace.find)
     said = {
         "events": trace.events,
         "pools": sorted(trace.pools),

@@ -23,7 +23,7 @@ from kvlab.serving import report
 from kvlab.serving.client import Clients
 from kvlab.serving.environment import NoEnvironment, environment
 from kvlab.serving.faults import wait_for_engine
-from kvlab.serving.servers import SERVERS, Server, halves, on_gpu, sglang, vllm, with_host_cache
+from kvlab.serving.servers import LAZY, SERVERS, Server, halves, on_gpu, sglang, vllm, with_host_cache
 from kvlab.serving.session import Run, running, trace_ended
 from kvspec.memory import Pool
 from kvspec.memory.events import Begin, Map, Use
@@ -236,10 +236,17 @@ def test_a_recording_that_its_hooks_have_ended_is_a_failure(tmp_path: Path) -> N
 
 
 def test_a_vllm_server_with_a_host_cache_has_one_process_and_no_cuda() -> None:
-    server = with_host_cache(vllm(3), 3)
+    server = with_host_cache(vllm(3), 3, LAZY)
     assert server.environment["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
     assert server.environment["KVSPEC_STUBS"].endswith(",cuda")
     assert "SimpleCPUOffloadConnector" in server.arguments[-1]
+
+
+def test_a_vllm_server_with_chunks_on_the_host_draws_their_length_and_policy() -> None:
+    drawn = {with_host_cache(vllm(3), seed, "OffloadingConnector").arguments[-1] for seed in range(20)}
+    for option in ("lru", "arc", '"blocks_per_chunk": 1', '"blocks_per_chunk": 2'):
+        assert any(option in one for one in drawn), option
+    assert all('"kv_connector": "OffloadingConnector"' in one and "lazy" not in one for one in drawn)
 
 
 def test_an_engine_without_pins_is_one_line() -> None:
@@ -273,6 +280,8 @@ def test_our_packages_are_linked_where_those_of_engines_are_not_installed(tmp_pa
         (["sglang==0.5.23", "--checkout", "."], "and of no other engine"),
         (["sglang==0.5.23", "--python", "/nowhere/python"], "/nowhere/python"),
         (["transformers==5.19.0", "--host-cache"], "--host-cache is for sglang and vllm alone"),
+        (["vllm==0.32.0", "--host-cache", "--connector", "Other"], "--connector is SimpleCPUOffloadConnector or"),
+        (["vllm==0.32.0", "--connector", "OffloadingConnector"], "for vllm with --host-cache"),
         (["transformers==5.19.0", "--pair"], "--pair is for vllm and sglang alone"),
         (["sglang==0.5.23", "--pair", "--host-cache"], "without --host-cache"),
         (["sglang==0.5.23", "--cuda"], "--cuda is for sglang alone, with --python"),

@@ -10,25 +10,36 @@ allocated again. The scheduler's events are emitted only after that, since a sto
 block that the same step has given to another request.
 """
 
+import importlib
+import inspect
 from collections import Counter
 from collections.abc import Collection
 from typing import Any
 
 from kvattach.buffers import BUFFERS, Buffers
+from kvattach.observable import with_events
 from kvattach.streams import Streams
 from kvattach.vllm.offload import OFFLOAD, Attached, Side
 from kvattach.vllm.residency import HOST, POOL, Group, Run, group_of, named
 from kvspec.memory.events import Begin, Count, Drop, MemoryEvent, Pool, Publish, Release, Share, Take, Use
 
+CHUNKS = "vllm.v1.kv_offload.cpu.gpu_worker"
+"""The engine's module that copies."""
 PASSES = ("schedule", "states", "preprocess_mamba", "postprocess_mamba")
 """Operations that are emitted after the loads of their step."""
+
+
+def chunks(attached: Attached, streams: Streams) -> Side | None:
+    """The hooks of a live server; `None` before 0.28.0, whose handlers are other ones."""
+    handler = importlib.import_module(CHUNKS).SingleDirectionOffloadingHandler
+    return Chunks(attached, streams) if "layer_refs_per_group" in inspect.signature(handler).parameters else None
 
 
 class Chunks(Side):
     """Emits the events of the host's chunks, and of the copies to and from them."""
 
-    def __init__(self, attached: Attached, streams: Streams) -> None:
-        """Install the hooks."""
+    def __init__(self, attached: Attached, streams: Streams, *, simulated: bool = False) -> None:
+        """Install the hooks. A simulated device says when a copy reads its addresses; a real one does not."""
         import torch
         import vllm.v1.kv_offload.cpu.gpu_worker as worker
         from vllm.distributed.kv_transfer.kv_connector.v1.offloading.worker import OffloadingConnectorWorker
@@ -36,7 +47,7 @@ class Chunks(Side):
         from vllm.v1.kv_offload.cpu.manager import CPUOffloadingManager
 
         super().__init__(attached, streams)
-        self._torch = torch
+        self._torch, self._simulated = torch, simulated
         self._connector: Any = None
         self._manager: Any = None
         self._size = self._blocks = 1
@@ -60,6 +71,7 @@ class Chunks(Side):
         self._buffers = Buffers(attached.hooks, streams)
         """Pinned memory with the addresses that a transfer copies."""
         hooks = attached.hooks
+        hooks.set(worker, "torch", with_events(torch, streams.event))
         hooks.hook(Scheduler, "schedule", before=self._begins)
         hooks.hook(Scheduler, "reset_prefix_cache", before=self._forgets)
         hooks.hook(OffloadingConnectorWorker, "handle_preemptions", after=self._flushed)
@@ -172,6 +184,7 @@ class Chunks(Side):
         if answer is None or manager is not self._manager:
             return
         for key in answer.evicted_keys:
+            self._meant.pop(key, None)
             self._host(Drop(HOST, [self._pages.pop(key)], [named(key)]))
         for key, page in zip(answer.keys_to_store, answer.store_spec.block_ids, strict=True):
             self._pages[key] = int(page)
@@ -217,7 +230,7 @@ class Chunks(Side):
         for key in pending:
             page = self._pages[key]
             if manager._policy.get(key) is None:
-                del self._pages[key]
+                del self._pages[key], self._meant[key]
             else:
                 labels, slots = self._meant[key]
                 self._host(Publish(HOST, [page], [named(key)], labels, slots))
@@ -275,7 +288,8 @@ class Chunks(Side):
         what = "store" if handler.gpu_to_cpu else "load"
         reads = self._buffers.use(*(part.untyped_storage().data_ptr() for part in addresses))
         self._buffers.host("transfer_async", writes=reads)
-        handler.kvspec_late = self._buffers.late(what, zip(addresses, reads, strict=False))
+        if self._simulated:
+            handler.kvspec_late = self._buffers.late(what, zip(addresses, reads, strict=False))
         self._streams.begin(what, reads, self._writes, self._copies)
         self._copies, self._writes = [], []
 

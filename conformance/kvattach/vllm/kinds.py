@@ -13,7 +13,8 @@ from kvspec.memory.events import Pool
 
 _log = logging.getLogger("kvspec")
 
-Kind = Callable[[Attached, Streams], Side]
+Kind = Callable[[Attached, Streams], Side | None]
+"""Installs its hooks; `None` if the release has other functions."""
 
 
 class Kinds:
@@ -30,7 +31,8 @@ class Kinds:
     def start(self, scheduler: Any, device: Any, size: int) -> tuple[Side | None, dict[str, Pool]]:
         """The kind that a new scheduler has, and its pools; pages of its block pool `device` have `size` slots."""
         for module in [*filter(sys.modules.__contains__, self._kinds)]:
-            self._sides.append(self._kinds.pop(module)(self._attached, self._observed()))
+            side = self._kinds.pop(module)(self._attached, self._observed())
+            self._sides += [] if side is None else [side]
         if self._streams is not None:
             self._streams.clear(None)
         for side in self._sides:

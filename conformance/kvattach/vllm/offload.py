@@ -116,6 +116,8 @@ class Offload(Side):
         self._backend: Any = None
         self._promised: dict[Any, tuple[str | None, int]] = {}
         """Key -> the label that it promises, and the number of promised slots of a page."""
+        self._most = 0
+        """From so many keys on those that name no page are forgotten."""
         self._extents: dict[tuple[str, int], int] = {}
         """Page -> the number of its slots that are copied: those that its names promise."""
         hooks = attached.hooks
@@ -139,6 +141,7 @@ class Offload(Side):
         self._promised.clear()
         self._streams.clear(self._torch.cuda)
         self._manager, self._pools = manager, {POOL: device, HOST: manager.cpu_block_pool}
+        self._most = 4 * sum(pool.num_gpu_blocks for pool in self._pools.values())
         self._extents.clear()
         return Pool(page_size=size, num_pages=manager.cpu_block_pool.num_gpu_blocks, first_page=0, padding=[0])
 
@@ -147,8 +150,16 @@ class Offload(Side):
 
         A page of a state is copied whole. A name that moves to another page keeps its label.
         """
+        if len(self._promised) >= self._most:
+            self._forget()
         if label is not None or key not in self._promised:
             self._promised[key] = label, group.page_size if group.state else slots or group.page_size
+
+    def _forget(self) -> None:
+        """Forget the keys that name no page any more."""
+        named = [pool.cached_block_hash_to_block._cache for pool in self._pools.values()]
+        self._promised = {key: said for key, said in self._promised.items() if any(key in keys for keys in named)}
+        self._most = max(self._most, 2 * len(self._promised))
 
     def stored(self, name: str, key: Any, page: int) -> Publish:
         """A page of the host is named."""

@@ -8,6 +8,7 @@ from kvattach.hooks import Trace
 from kvattach.live import wait_for_engines
 from kvattach.observable import observable
 from kvattach.standstill import Standstill
+from kvattach.vllm.chunks import CHUNKS, chunks
 from kvattach.vllm.hooks import Attached
 from kvattach.vllm.offload import COPIES, Offload
 
@@ -20,7 +21,7 @@ def register() -> None:
 def attach(trace: Trace) -> None:
     """Install the hooks into vLLM, after its scheduler has been imported."""
     torch = importlib.import_module("torch")
-    hooks = Attached(trace, torch.cuda.Stream, observable(torch.Event), {COPIES: Offload}).hooks
+    hooks = Attached(trace, torch.cuda.Stream, observable(torch.Event), {COPIES: Offload, CHUNKS: chunks}).hooks
     still = Standstill(hooks)
 
     def scheduled(_: None, output: Any, scheduler: Any, *__: Any, **___: Any) -> None:

@@ -46,10 +46,11 @@ def _of_sglang_jax() -> list[Defect]:
 
 def _of_vllm() -> list[Defect]:
     from kvlab.vllm.faults import defects
+    from kvlab.vllm.faults_chunks import chunk_defects
     from kvlab.vllm.faults_nixl import pull_defects
     from kvlab.vllm.faults_offload import offloading_defects
 
-    return [*defects(), *pull_defects(), *offloading_defects()]
+    return [*defects(), *pull_defects(), *offloading_defects(), *chunk_defects()]
 
 
 DEFECTS: dict[str, tuple[str, Callable[[], list[Defect]]]] = {

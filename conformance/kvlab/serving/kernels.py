@@ -7,11 +7,15 @@ events, and the function of CUDA's driver that copies blocks to the host and bac
 import ctypes
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import count
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from kvattach.live import After
+from kvattach.patches import Patches
+from kvlab.injection import Defect, inject_fault
 
 HOST_POOLS = "sglang.srt.mem_cache.pool_host.mha"
 PREFILL = "sglang.srt.disaggregation.prefill"
@@ -20,6 +24,7 @@ SCHEDULER = "vllm.v1.core.sched.scheduler"
 PLACEHOLDERS = "vllm.v1.worker.cpu.shm"
 """It sets streams and events that do nothing."""
 COPIES = "vllm.v1.simple_kv_offload.cuda_mem_ops"
+CHUNKS = "vllm.v1.kv_offload.cpu.spec"
 
 
 def wait_for_sglang() -> None:
@@ -68,6 +73,15 @@ class Stream:
         """The lowest and the highest priority."""
         return 0, 0
 
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Make it the current one, for a while."""
+        before, Stream.current = Stream.current, self
+        try:
+            yield
+        finally:
+            Stream.current = before
+
     def wait_event(self, event: "Event") -> None:
         """Do nothing: the event has happened."""
 
@@ -97,20 +111,50 @@ class Event:
         """It has happened."""
         return True
 
+    def elapsed_time(self, other: "Event") -> float:
+        """No time has passed between two events."""
+        return 0.0
+
 
 def wait_for_vllm() -> None:
     """Stand in for the device, from the import of vLLM's scheduler on."""
     Stream.current = Stream()
-    sys.meta_path.insert(0, After({SCHEDULER, PLACEHOLDERS, COPIES}, _stand_in))
+    sys.meta_path.insert(0, After({SCHEDULER, PLACEHOLDERS, COPIES, CHUNKS}, _stand_in))
 
 
 def _stand_in(name: str) -> None:
     if name == COPIES:
         vars(importlib.import_module(name)).update(_resolve_batch_memcpy=lambda: (_copy_blocks, 0))
         return
+    if name == CHUNKS:
+        _take_memory_for_a_devices(importlib.import_module(name))
+        return
     torch: Any = importlib.import_module("torch")
     torch.Event, torch.cuda.Stream = Event, Stream
     torch.cuda.current_stream = lambda: Stream.current
+
+
+def _take_memory_for_a_devices(spec: Any) -> None:
+    """Let `kv_offload` offload from a CPU. Its pool on the host is ordinary memory, as on ROCm."""
+    handlers: Any = importlib.import_module("vllm.v1.kv_offload.cpu.gpu_worker")
+    spec.current_platform = SimpleNamespace(is_cuda_alike=lambda: True, is_rocm=lambda: True, is_xpu=lambda: False)
+    handlers.current_platform = SimpleNamespace(
+        Stream=Stream,
+        stream=Stream.entered,
+        current_stream=lambda: Stream.current,
+        is_rocm=lambda: True,
+        is_xpu=lambda: False,
+    )
+    handlers.ops = SimpleNamespace(swap_blocks_batch=_swap_blocks)
+    handler = handlers.SingleDirectionOffloadingHandler
+    asserted = "assert gpu_tensor.is_cuda or gpu_tensor.is_xpu"
+    inject_fault(Defect("a CPU", "", ((handler, "__init__", asserted, "pass"),)), Patches())
+
+
+def _swap_blocks(sources: Any, targets: Any, sizes: Any, *_: Any, **__: Any) -> None:
+    """Copy blocks of bytes; the arguments are tensors of addresses and of numbers of bytes."""
+    for source, target, size in zip(sources.tolist(), targets.tolist(), sizes.tolist(), strict=True):
+        ctypes.memmove(target, source, size)
 
 
 def _copy_blocks(targets: int, sources: int, sizes: int, number: int, *_: Any) -> int:

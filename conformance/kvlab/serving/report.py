@@ -53,7 +53,7 @@ def serve_and_report(
         python, release = installed(engine, version, say)
     server = SERVERS[engine](settings.seed)
     if settings.host_cache:
-        server = with_host_cache(server, settings.seed)
+        server = with_host_cache(server, settings.seed, settings.connector)
     if settings.cuda:
         server = on_gpu(server)
     if settings.pair and engine == "sglang":

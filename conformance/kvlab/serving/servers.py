@@ -16,6 +16,10 @@ Control = Callable[[str], Sequence[Request]]
 CHECKED_OUT = "sglang-jax"
 """The engine that runs from a checkout: it has no releases on the package index."""
 
+LAZY = "SimpleCPUOffloadConnector"
+CONNECTORS = (LAZY, "OffloadingConnector")
+"""vLLM's connectors to a cache on the host."""
+
 PAIR = ("prefill", "decode")
 """The two servers of a pair."""
 
@@ -143,14 +147,14 @@ def sglang(seed: int) -> Server:
     )
 
 
-def with_host_cache(server: Server, seed: int) -> Server:
-    """An SGLang or vLLM server with a cache on the host; the seed draws its size and policy.
+def with_host_cache(server: Server, seed: int, connector: str) -> Server:
+    """An SGLang or vLLM server with a cache on the host, vLLM's by a connector; the seed draws its size and policy.
 
     SGLang's tree has the core in Python: the hooks do not support the other core with a host cache.
     """
     rng = random.Random(f"{seed} host cache")
     if server.engine == "vllm":
-        return _offloading(server, rng)
+        return _offloading(server, rng, connector)
     arguments = [*server.arguments, "--enable-hierarchical-cache"]
     arguments += ["--hicache-io-backend", "direct", "--hicache-mem-layout", "layer_first"]
     arguments += ["--hicache-ratio", str(rng.choice([1.2, 2.0]))]
@@ -159,16 +163,18 @@ def with_host_cache(server: Server, seed: int) -> Server:
     return replace(server, arguments=arguments, environment=environment)
 
 
-def _offloading(server: Server, rng: random.Random) -> Server:
-    """With `SimpleCPUOffloadConnector`. The device holds few requests, and the host up to four times as many."""
+def _offloading(server: Server, rng: random.Random, connector: str) -> Server:
+    """With a connector of vLLM's own. The device holds few requests, and the host up to four times as many."""
     page_size = int(server.arguments[server.arguments.index("--block-size") + 1])
     tokens = rng.choice([512, 768])
-    options = {
-        "cpu_bytes_to_use": tokens * TOKEN_BYTES * rng.choice([1, 2, 4]),
-        "lazy_offload": rng.choice([False, True]),
-    }
+    options: dict[str, Any] = {"cpu_bytes_to_use": tokens * TOKEN_BYTES * rng.choice([1, 2, 4])}
+    if connector == LAZY:
+        options["lazy_offload"] = rng.choice([False, True])
+    else:
+        options["eviction_policy"] = rng.choice(["lru", "arc"])
+        options["blocks_per_chunk"] = rng.choice([1, 2])
     transfers = {
-        "kv_connector": "SimpleCPUOffloadConnector",
+        "kv_connector": connector,
         "kv_role": "kv_both",
         "kv_connector_extra_config": options,
     }

@@ -20,7 +20,7 @@ import msgspec
 from kvlab.model import Answer, Difference
 from kvlab.serving.client import Clients, Traffic
 from kvlab.serving.environment import NoEnvironment, search_path
-from kvlab.serving.servers import PAIR, Server, halves
+from kvlab.serving.servers import LAZY, PAIR, Server, halves
 
 BOOT = 900.0
 """The most seconds until a server answers."""
@@ -54,6 +54,8 @@ class Settings:
     """Whether there are two servers, prefill and decode."""
     cuda: bool = False
     """Whether the server runs on a GPU."""
+    connector: str = LAZY
+    """vLLM's connector to the host cache."""
     answers: int = 0
     """Traffic continues until there are so many whole answers."""
 

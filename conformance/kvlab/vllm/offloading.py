@@ -121,7 +121,7 @@ def attached(trace: Trace, *, offloading: bool) -> Hooks:
         return Attached(trace).hooks
     kinds: dict[str, Kind] = {COPIES: Offload}
     if not kv_offloading.prepared():
-        kinds[kv_offloading.TRANSFERS] = Chunks
+        kinds[kv_offloading.TRANSFERS] = partial(Chunks, simulated=True)
     if not hf3fs.prepared():
         kinds[f"{hf3fs.HF3FS}.hf3fs_connector"] = Files
     if not multi_process.prepared():
