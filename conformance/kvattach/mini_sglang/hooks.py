@@ -57,12 +57,12 @@ class Attached:
         The engine's own figures are emitted after every `count_every` results. A `simulated` device calls
         `kvspec_late` of a batch when it reaches the launch of it.
         """
-        self.hooks = hooks = Hooks(trace)
+        self.hooks = Hooks(trace)
         self._torch = engine.torch
         self._every = count_every
         self._simulated = simulated
-        self._streams = Streams(hooks, stream, event)
-        self._buffers = Buffers(hooks, self._streams)
+        self._streams = Streams(self.hooks, stream, event)
+        self._buffers = Buffers(self.hooks, self._streams)
         """Index tensors of launches."""
         self._manager: Any = None
         self._page_size = 1
@@ -72,20 +72,27 @@ class Attached:
         """How often the numbers of requests have begun anew, and the last number since then."""
         self._row_of: dict[int, Run] = {}
         """Row -> its last residency."""
-        self._written: dict[int, tuple[str, int]] = {}
-        """Row -> its last writer, and the number of pages that it names."""
-        self._rows: dict[int, Pages] = {}
-        """Row -> these pages, as far as captures are resolved."""
+        self._lengths: dict[int, int] = {}
+        """Row -> the number of pages that it names."""
+        self._rows: dict[int, tuple[Pages, str]] = {}
+        """Row -> these pages, and its last writer, as far as captures are resolved."""
         self._keys: dict[object, str] = {}
         """Page of the tree -> its name."""
         self._indices: dict[str, list[Use]] = {}
         """The index tensors of the next launch, and of the write of its sampled tokens."""
-        self._launches: dict[int, tuple[int, list[str]]] = {}
-        """Batch, by identity -> its launch, and the names of its requests."""
+        self._sampled: list[Use] = []
+        """The rows and positions of that write, as far as captures are resolved."""
+        self._launching: list[Run] = []
+        """The requests of the next launch."""
+        self._launches: dict[int, tuple[int, list[Run]]] = {}
+        """Batch, by identity -> its launch, and its requests."""
         self._who = Run("", 1)
         """The request for which the engine acts."""
         self._results = 0
+        self._install(engine)
 
+    def _install(self, engine: Engine) -> None:
+        hooks = self.hooks
         scheduler, manager, tree = engine.scheduler.Scheduler, engine.cache.CacheManager, engine.radix.RadixPrefixCache
         adder = engine.prefill.PrefillAdder
         hooks.hook(manager, "__init__", after=self._made)
@@ -112,7 +119,7 @@ class Attached:
     def _made(self, _: None, __: None, manager: Any, pages: int, page_size: int, table: Any, kind: str) -> None:
         rows, self._width = table.shape
         self._manager, self._page_size = manager, page_size
-        for kept in (self._runs, self._row_of, self._written, self._rows, self._keys, self._launches):
+        for kept in (self._runs, self._row_of, self._lengths, self._rows, self._keys, self._launches):
             kept.clear()
         kv = Pool(page_size=page_size, num_pages=pages + 1, first_page=0, label_size=page_size, padding=[pages])
         row = Pool(page_size=self._width, num_pages=rows, first_page=0, label_size=1, padding=[rows - 1])
@@ -170,13 +177,14 @@ class Attached:
         handle, row = answer
         run, cached = self._who, handle.cached_len
         firsts = self._firsts(adder.table_manager.page_table[row, :cached])
-        self._row_of[row], self._written[row] = run, (run.name, len(firsts))
+        self._row_of[row], self._lengths[row] = run, len(firsts)
         self.hooks.later(partial(self._matched, run, row), firsts, pending.input_ids[:cached])
         if cached:
             self._streams.begin("_try_allocate_one", [], [self._row_use(run, row, 0, cached)])
 
     def _matched(self, run: Run, row: int, firsts: Any, tokens: Any) -> None:
-        pages = self._rows[row] = self._pages(firsts)
+        pages = self._pages(firsts)
+        self._rows[row] = pages, run.name
         self.hooks.emit(Map(run.name, run.name, KV, 0, [*pages], run.labels(tokens.tolist(), 0, len(pages))))
 
     def _added(self, _: None, req: Any, *__: Any, **___: Any) -> None:
@@ -188,26 +196,31 @@ class Attached:
         return Use(pool=ROWS, pages=[row], start=start, stop=stop, holder=run.name)
 
     def _table_written(self, _: None, __: None, table: Any, allocated: Any, written: list[Any], page_size: int) -> None:
-        changes, before = [], []
-        for row, first, last in written:
-            run = self._who = self._row_of[row]
-            writer, length = self._written[row]
-            self._written[row] = run.name, last
-            start = first if writer == run.name and first <= length else 0
-            changes.append((run, row, start, first, last))
-            before.append(None if first <= length else self._firsts(table[row, : first * page_size]))
-        self.hooks.later(partial(self._taken, changes), self._firsts(allocated), *before)
+        lengths, runs = self._lengths, [self._row_of[row] for row, _, _ in written]
+        unknown, before = [], []
+        for at, (row, first, last) in enumerate(written):
+            if first > lengths[row]:
+                # Another request has written the row.
+                unknown.append(at)
+                before.append(self._firsts(table[row, : first * page_size]))
+            lengths[row] = last
+        self.hooks.later(partial(self._taken, runs, [*written], unknown), self._firsts(allocated), *before)
 
-    def _taken(self, changes: list[tuple[Run, int, int, int, int]], allocated: Any, *before: Any) -> None:
-        """Requests take pages, and their rows name them; before these a row may name pages that were not known."""
-        pages = self._pages(allocated)
-        for (run, row, start, first, last), known in zip(changes, before, strict=True):
-            new, named = pages[: last - first], self._rows[row]
+    def _taken(
+        self, runs: list[Run], written: list[tuple[int, int, int]], unknown: list[int], allocated: Any, *before: Any
+    ) -> None:
+        """Requests take pages, and their rows name them; what some of the rows name before was not known."""
+        pages, known = self._pages(allocated), dict(zip(unknown, before, strict=True))
+        for at, (run, (row, first, last)) in enumerate(zip(runs, written, strict=True)):
+            new = pages[: last - first]
             del pages[: last - first]
             self.hooks.emit(Take(run.name, KV, new))
-            if known is not None:
-                named[:] = self._pages(known)
+            named, writer = self._rows[row]
+            start = first if writer == run.name and first <= len(named) else 0
+            if len(named) < first:
+                named = self._pages(known[at])
             named[first:] = new
+            self._rows[row] = named, run.name
             self.hooks.emit(Map(run.name, run.name, KV, start, named[start:], run.labels([], start, last)))
 
     def _cached(self, _: None, __: None, manager: Any, req: Any, finished: bool) -> None:
@@ -217,7 +230,7 @@ class Attached:
             self.hooks.later(partial(self._looked, self._who, req.table_idx), firsts)
 
     def _looked(self, run: Run, row: int, firsts: Any) -> None:
-        named, pages = self._rows.get(row, []), self._pages(firsts)
+        named, pages = self._rows[row][0] if row in self._rows else [], self._pages(firsts)
         first = next((at for at, (one, other) in enumerate(zip(pages, named, strict=False)) if one != other), None)
         if first is None:
             return
@@ -314,47 +327,56 @@ class Attached:
         read, written = [*made.input_tuple, made.batch.out_loc], [*made.write_tuple]
         uses = self._buffers.tensors("_prepare_batch", read + written)
         self._indices = {"forward_batch": uses[: len(read)], "_forward": uses[len(read) :]}
+        self._launching, self._sampled = [self._run(req.uid) for req in made.batch.reqs], []
+        # Here, on the stream that has made the tensors: on a later one they may be freed before they are copied.
+        self.hooks.later(partial(self._samples, self._launching, self._sampled), *made.write_tuple)
         if self._simulated:
             made.batch.kvspec_late = self._buffers.late("forward_batch", zip(read, uses, strict=False))
 
-    def _launch(self, engine: Any, batch: Any, *_: Any) -> None:
-        reads, writes, names = [*self._indices["forward_batch"]], [], []
-        for req in batch.reqs:
-            run = self._run(req.uid)
-            names.append(run.name)
-            if self._written.get(req.table_idx, (run.name, 0))[0] != run.name:
-                self.hooks.later(partial(self._maps, run, req.table_idx))
-            reads.append(Use(table=run.name, stop=req.device_len))
-            writes.append(Use(table=run.name, start=req.cached_len, stop=req.device_len))
-            reads.append(self._row_use(run, req.table_idx, req.cached_len, req.device_len))
-        self._launches[id(batch)] = self._streams.begin("forward_batch", reads, writes), names
-
-    def _maps(self, run: Run, row: int) -> None:
-        """A request's launch reads a row that another request has written last."""
-        self.hooks.emit(Map(run.name, run.name, KV, 0, [*self._rows[row]]))
-
-    def _launched(self, _: None, __: Any, scheduler: Any, forward_input: Any) -> None:
-        runs = [self._run(req.uid) for req in forward_input.batch.reqs]
-        writes: list[Use] = []
-        self.hooks.later(partial(self._sampled, runs, writes), *forward_input.write_tuple)
-        self._streams.begin("_forward", self._indices["_forward"], writes)
-
-    def _sampled(self, runs: list[Run], writes: list[Use], rows: Any, positions: Any) -> None:
+    def _samples(self, runs: list[Run], writes: list[Use], rows: Any, positions: Any) -> None:
         """Add the uses: each request's sampled token is written to this row, at this position."""
         for run, row, position in zip(runs, rows.tolist(), positions.tolist(), strict=True):
             start = position % self._width
             writes.append(self._row_use(run, row, start, start + 1))
 
+    def _launch(self, engine: Any, batch: Any, *_: Any) -> None:
+        # A list for each fact, and not an object for each request: a launch has many.
+        reqs, runs = batch.reqs, self._launching
+        rows, starts, stops = [
+            [getattr(req, name) for req in reqs] for name in ("table_idx", "cached_len", "device_len")
+        ]
+        reads, writes = [*self._indices["forward_batch"]], list[Use]()
+        self.hooks.later(partial(self._launch_uses, runs, rows, starts, stops, reads, writes))
+        self._launches[id(batch)] = self._streams.begin("forward_batch", reads, writes), runs
+
+    def _launch_uses(
+        self, runs: list[Run], rows: list[int], starts: list[int], stops: list[int], reads: list[Use], writes: list[Use]
+    ) -> None:
+        """Add the uses of a launch. It may read a row that another request has written last."""
+        for run, row, start, stop in zip(runs, rows, starts, stops, strict=True):
+            pages, writer = self._rows.get(row, ([], run.name))
+            if writer != run.name:
+                self.hooks.emit(Map(run.name, run.name, KV, 0, [*pages]))
+            reads.append(Use(table=run.name, stop=stop))
+            writes.append(Use(table=run.name, start=start, stop=stop))
+            reads.append(self._row_use(run, row, start, stop))
+
+    def _launched(self, *_: Any) -> None:
+        self._streams.begin("_forward", self._indices["_forward"], self._sampled)
+
     def _settled(self, _: None, __: None, scheduler: Any, data: Any) -> None:
         if data is None:
             return
         batch = data[0].batch
-        launch, names = self._launches.pop(id(batch))
+        launch, runs = self._launches.pop(id(batch))
         sampled = [type(req).__name__ != "ChunkedReq" for req in batch.reqs]
-        self.hooks.emit(*(Deliver(launch, name) for name in compress(names, sampled)))
+        self.hooks.later(partial(self._delivered, launch, [*compress(runs, sampled)]))
         self._results += 1
         if self._results % self._every == 0:
             self._count()
+
+    def _delivered(self, launch: int, runs: list[Run]) -> None:
+        self.hooks.emit(*(Deliver(launch, run.name) for run in runs))
 
     def _count(self) -> None:
         """Emit the figures of the free list and of the tree. With `--cache-type naive` there is no tree."""
