@@ -1,5 +1,6 @@
 """The tables of known issues: their traces, pages and fixes."""
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -136,6 +137,20 @@ def test_a_finding_of_the_memory_level_fits_by_code_details_and_place() -> None:
     assert not msgspec.structs.replace(freed, where={"stream": "^host"}).fits(finding)
     assert not msgspec.structs.replace(freed, places=("nowhere",)).fits(finding)
     assert not msgspec.structs.replace(freed, where={}).specific
+
+
+RANGES = [
+    (issue, found)
+    for _, issue in ISSUES
+    if (found := re.match(r"(0[.\d]+\d) (?:to|and) (0[.\d]+\d)", issue.description))
+]
+
+
+@pytest.mark.parametrize(("issue", "found"), RANGES, ids=[issue.id for issue, _ in RANGES])
+def test_a_description_names_the_releases_that_its_issue_covers(issue: Issue, found: re.Match[str]) -> None:
+    first, last = found.groups()
+    assert issue.since == first
+    assert issue.covers(last)
 
 
 def test_an_issue_is_in_the_releases_from_its_first_until_its_fix() -> None:
