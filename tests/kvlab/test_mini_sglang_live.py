@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from kvattach import standstill
 from kvattach.hooks import Hooks
 from kvattach.live import After
 from kvattach.mini_sglang import live
@@ -78,6 +79,12 @@ def test_an_injected_fault_is_found(kind: str, fault: str, rule: str, tmp_path: 
     assert "does not conform" in report and f"{rule} is broken" in report
 
 
+@pytest.mark.slow
+def test_requests_that_wait_in_vain_are_a_finding(tmp_path: Path) -> None:
+    _, report = recorded(tmp_path, "impatient", "tail not freed")
+    assert re.search(r"nothing\s+has\s+been\s+launched\s+for\s+0\s+s:\s+\d+\s+requests?\s+waits?", report), report
+
+
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_hooks_on_a_gpu_have_a_tape(device: str) -> None:
     events = Events()
@@ -115,6 +122,13 @@ def serve(engine: Engine, *, overlap: bool) -> None:
     driver.run(engine, 0, requests=40, shape=shape)
 
 
+def hurry(engine: Engine) -> None:
+    """Let a scheduler run whose requests may not wait in vain for two turns."""
+    with Patches() as patches:
+        patches.set(standstill, "PATIENCE", 0.0)
+        serve(engine, overlap=False)
+
+
 def generate(engine: Engine, cache: str) -> None:
     """Let a scheduler without a server run twice: the requests of the second call have the numbers of the first."""
     tokens: Any = SimpleNamespace(consume=lambda *_: None, sample=lambda name, position: 1 + position % 7)
@@ -132,6 +146,7 @@ def generate(engine: Engine, cache: str) -> None:
 KINDS: dict[str, Callable[[Engine], None]] = {
     "overlap": partial(serve, overlap=True),
     "no overlap": partial(serve, overlap=False),
+    "impatient": hurry,
     "offline": partial(generate, cache="radix"),
     "offline, no prefixes": partial(generate, cache="naive"),
 }
