@@ -10,15 +10,13 @@ from functools import partial
 from typing import Any
 
 from kvattach.hooks import Hooks
-from kvattach.streams import Streams
+from kvattach.streams import HOST, Streams
 from kvspec.memory.events import Begin, OpId, Pages, Pool, Release, Take, Use
 
 BUFFERS = "buffers"
 """The pool, and the holder of all that is in it."""
 PAGES = 4096
 """The most buffers that are followed at once. Uses of further buffers are not emitted."""
-HOST = "host"
-"""The stream of the host, whose operations are done at once."""
 
 
 class Buffers:

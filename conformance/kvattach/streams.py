@@ -1,5 +1,7 @@
 """Observes streams and events: their waits, and the operations that the host has seen complete.
 
+On a CPU an operation is done at once, on the stream of the host, and no stream is observed.
+
 An event stands for the entries of its stream when it was recorded. If the last entry was an operation, the event stands
 for it; if it was a wait, an operation without uses is emitted in its place.
 """
@@ -9,6 +11,9 @@ from typing import Any, NamedTuple
 
 from kvattach.hooks import Hooks
 from kvspec.memory.events import Begin, End, OpId, Use, Wait
+
+HOST = "host"
+"""The stream of the host, whose operations are done at once."""
 
 
 class Queued(NamedTuple):
@@ -27,8 +32,11 @@ class Queued(NamedTuple):
 class Streams:
     """The streams of one process, and what its hooks have queued on them."""
 
-    def __init__(self, hooks: Hooks, stream: Any, event: Any) -> None:
-        """Hook into the classes `stream` and `event`: those of `torch.cuda`, or of a device that stands in."""
+    def __init__(self, hooks: Hooks, stream: Any = None, event: Any = None) -> None:
+        """Hook into the classes `stream` and `event`: those of `torch.cuda`, or of a device that stands in.
+
+        `None`: the device is a CPU.
+        """
         self._hooks = hooks
         self.event = event
         """The observed class of events."""
@@ -45,11 +53,13 @@ class Streams:
         """Those that the host has waited for, but whose end was not reported."""
         self._queued = self._places = self._cleared = 0
         self._lock = RLock()
+        self.on_host = stream is None
+        """Whether operations are done at once."""
+        if self.on_host:
+            return
         hooks.hook(stream, "wait_stream", after=lambda _, __, waits, other: self._waits(waits, other))
         hooks.hook(stream, "wait_event", after=lambda _, __, waits, event: self._waits_for(waits, event))
-        if hasattr(stream, "synchronize"):
-            # A stream of the CPU has none.
-            hooks.hook(stream, "synchronize", after=lambda _, __, stream: self.synchronized(stream))
+        hooks.hook(stream, "synchronize", after=lambda _, __, stream: self.synchronized(stream))
         hooks.hook(event, "record", after=lambda _, __, event, stream=None: self._records(event, stream))
         hooks.hook(event, "wait", after=lambda _, __, event, stream=None: self._waits_for(stream, event))
         hooks.hook(event, "synchronize", after=lambda _, __, event: self._seen(_recorded(event)))
@@ -69,6 +79,8 @@ class Streams:
 
     def name(self, stream: Any = None) -> str:
         """A stream's name; of the current one if none is given."""
+        if self.on_host:
+            return HOST
         if stream is None and not self.observed:
             return ""
         handle = _handle(self._cuda.current_stream() if stream is None else stream)
@@ -105,8 +117,9 @@ class Streams:
                     at=what,
                 )
             )
-            self._places += 1
-            self._last[on] = Queued(queued, on, self._places)
+            if not self.on_host:
+                self._places += 1
+                self._last[on] = Queued(queued, on, self._places)
         return queued
 
     def queued(self, operation: OpId, stream: str) -> None:

@@ -28,12 +28,12 @@ class Attached(Launched):
         self,
         release: Release,
         trace: Trace,
-        stream: Any,
-        event: Any,
+        stream: Any = None,
+        event: Any = None,
         count_every: int = 1,
         device: Any = None,
     ) -> None:
-        """Install the hooks. `stream` and `event` are the classes that the release uses.
+        """Install the hooks. `stream` and `event` are the classes that the release uses; `None` on a CPU.
 
         The release's own figures are emitted at every `count_every`-th of its own checks. `device` is the torch module
         with the current stream; by default a simulated device stands in for `torch.cuda`.
@@ -43,10 +43,10 @@ class Attached(Launched):
         self._every = count_every
         self._looks = self._looked = 0
         """The looks at anything new, and the number of events or captures until the last one."""
-        self._relay = (
-            None if release.relay is None else Relay(release, self.hooks, self._streams, simulated=device is None)
-        )
-        """The buffers of launches; `None` in older releases, in which they are not followed."""
+        self._relay = None
+        """The buffers of launches. On a CPU no operation reads one late, and in older releases none is followed."""
+        if release.relay is not None and not self._streams.on_host:
+            self._relay = Relay(release, self.hooks, self._streams, simulated=device is None)
         self._routers = Routers(release, self.hooks, lambda: self._cache, lambda: self._tree.whose((None, None)))
         self._origins = Origins(release, self.hooks)
         self._pictures = Pictures(release, self.hooks, self._routers.end)

@@ -1,6 +1,6 @@
 """Attaches to the scheduler's process of a running SGLang server, once its memory is complete.
 
-On a CPU the hooks read tensors at once. On a GPU they never wait for the device: they put copies on a tape, which a
+On a CPU operations are done at once, and the hooks read tensors at once. On a GPU they never wait for the device: they put copies on a tape, which a
 thread of its own resolves (`kvattach.tape`).
 """
 
@@ -53,8 +53,12 @@ def _watch(trace: Trace, seen: tuple[Release, Chunks | None], _: None, scheduler
     host = host_pool(scheduler.tree_cache)
     if host is not None:
         release.host_class = type(host)
-    device = release.torch.get_device_module(scheduler.device)
-    attached = Attached(release, trace, device.Stream, device.Event, COUNT_EVERY, device)
+    if scheduler.device == "cpu":
+        attached = Attached(release, trace, count_every=COUNT_EVERY)
+    else:
+        device = release.torch.get_device_module(scheduler.device)
+        attached = Attached(release, trace, device.Stream, device.Event, COUNT_EVERY, device)
+        attached.hooks.tape = Tape(device.current_stream, partial(release.torch.Event, scheduler.device))
     live = _Live(scheduler, attached)
     worker = type(scheduler.tp_worker)
     attached.hooks.hook(worker, "forward_batch_generation", before=live.launches, after=live.launched)
@@ -69,8 +73,6 @@ def _watch(trace: Trace, seen: tuple[Release, Chunks | None], _: None, scheduler
         rows=scheduler.req_to_token_pool,
         host=host,
     )
-    if scheduler.device != "cpu":
-        attached.hooks.tape = Tape(device.current_stream, partial(release.torch.Event, scheduler.device))
     if half == ALONE or chunks is None:
         attached.watch(memory)
     else:
@@ -137,9 +139,6 @@ class _Live:
             return
         starts, stops = spans(batch)
         self._attached.launch(batch.reqs, starts, stops, kept_states(batch, stops))
-        if self._scheduler.device == "cpu":
-            # The batch is complete: on a CPU streams queue nothing, and the engine does not wait for them.
-            self._attached.synchronized()
 
     def processed(self, *_: Any, **__: Any) -> None:
         """The scheduler reads a result; without overlap that waits for the forward pass."""
