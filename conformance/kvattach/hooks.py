@@ -58,9 +58,9 @@ class Hooks:
         self._patches = Patches()
         self.lock = threading.RLock()
         """Held while events are emitted."""
-        self._held: list[MemoryEvent] = []
+        self.held: list[MemoryEvent] = []
         """The events of `together`."""
-        self._holds: int | None = None
+        self.holds: int | None = None
         """The thread in `together`."""
         self.tape: Tape | None = None
         """Takes what hooks capture, to be resolved late; `None`: it is resolved at once."""
@@ -114,8 +114,8 @@ class Hooks:
 
     def emit(self, *events: MemoryEvent) -> None:
         """Emit events, within a hook or not. A malformed event is a problem of the hooks, never of the engine."""
-        if self._holds == get_ident():
-            self._held += events
+        if self.holds == get_ident():
+            self.held += events
             return
         if self.late:
             self.later(partial(self.emit, *events))
@@ -131,19 +131,9 @@ class Hooks:
             except Exception as error:
                 self._fails(f"{', '.join(dict.fromkeys(map(_named, events)))} cannot be emitted", error)
 
-    @contextmanager
-    def together(self) -> Iterator[None]:
+    def together(self) -> AbstractContextManager[object]:
         """Emit all events of this context at its end, in one call of the trace."""
-        if self.late:
-            yield
-            return
-        with self.lock:
-            self._holds = get_ident()
-            try:
-                yield
-            finally:
-                held, self._held, self._holds = self._held, [], None
-                self.emit(*held)
+        return _NOTHING if self.late else _Together(self)
 
     def set(self, owner: Any, name: str, value: object) -> None:
         """Replace an attribute of the engine."""
@@ -230,6 +220,25 @@ class Hooks:
     def attach(self) -> None:
         """Put the hooks in again."""
         self._patches.redo()
+
+
+class _Together:
+    """Holds the events of one thread."""
+
+    def __init__(self, hooks: Hooks) -> None:
+        self._hooks = hooks
+
+    def __enter__(self) -> None:
+        self._hooks.lock.acquire()
+        self._hooks.holds = get_ident()
+
+    def __exit__(self, *_: object) -> None:
+        hooks = self._hooks
+        held, hooks.held, hooks.holds = hooks.held, [], None
+        try:
+            hooks.emit(*held)
+        finally:
+            hooks.lock.release()
 
 
 def _named(event: MemoryEvent) -> str:

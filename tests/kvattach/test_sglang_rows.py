@@ -46,7 +46,7 @@ def watched(size: int, sides: Any = None, *, whole: bool) -> tuple[Events, Any, 
     stay = Stay("r.1", size, "r")
     stay.row = 1
     entries = torch.zeros((2, 8), dtype=torch.int32)
-    attached._table = Table(torch, entries, size, sides)
+    attached._table = Table(torch, entries, size, sides, whole=True)
     attached._table.whole = whole
     return events, attached, stay, entries
 
@@ -80,7 +80,7 @@ def test_only_new_entries_are_captured_on_a_gpu() -> None:
 
 
 def test_a_row_is_read_only_as_far_as_it_is_new() -> None:
-    table, stays = Table(torch, torch.arange(24).reshape(3, 8), 2, late=True), [Stay(name, 2, name) for name in "ab"]
+    table, stays = Table(torch, torch.arange(24).reshape(3, 8), 2, whole=False), [Stay(name, 2, name) for name in "ab"]
     stays[0].row, stays[1].row = 1, 2
 
     def read(*stops: int, anew: bool = False) -> list[int]:

@@ -67,8 +67,8 @@ class Attached(Launched):
             self._allocators[WINDOW] = allocator.swa_attn_allocator
             self._window = int(memory.cache.sliding_window_size)
         slots = [getattr(memory.rows, name, None) for name in SLOTS]
-        late = self.hooks.tape is not None
-        self._table = Table(self._release.torch, memory.rows.req_to_token, size, sides, slots, late=late)
+        live = self.hooks.tape is not None or self._streams.on_host
+        self._table = Table(self._release.torch, memory.rows.req_to_token, size, sides, slots, whole=not live)
         self._shares = host is not None or sides is not None
         self._tree = tree_of(self._release, memory.cache, size, self._pictures)
         self._who = [NEW]

@@ -1,5 +1,6 @@
 """Hooks into SGLang's launches: what they show of requests, of their tokens, locks and rows."""
 
+import sys
 from collections.abc import Callable, Sequence
 from itertools import compress
 from typing import Any
@@ -38,18 +39,24 @@ class Launched(Locks):
 
     def _grows(self, stay: Stay, req: Any) -> None:
         """The output of a request so far is known."""
-        news, _ = self._news([req], [stay])
+        news, _ = self._news([req], [stay], [sys.maxsize])
         self.hooks.later(lambda: self._grown(stay, _tokens(news).get(0)))
 
-    def _news(self, reqs: Sequence[Any], stays: Sequence[Stay]) -> tuple[News, list[int]]:
-        """Capture the tokens of a batch that fill further pages. Also the places of those who may have another lock."""
+    def _news(self, reqs: Sequence[Any], stays: Sequence[Stay], stops: Sequence[int]) -> tuple[News, list[int]]:
+        """Capture the tokens of a batch that fill further pages, if pages before these positions are further ones.
+
+        Also the places of those who may have another lock.
+        """
         size, locked = self._size, list[int]()
         places, starts, counts, tokens = list[int](), list[int](), list[int](), list[int]()
-        for at, (req, stay) in enumerate(zip(reqs, stays, strict=True)):
+        for at, (req, stay, stop) in enumerate(zip(reqs, stays, stops, strict=True)):
             lock = getattr(req, "lock", None)
             if lock is None or lock is not stay.lock:
                 locked.append(at)
-            prompt, output, start = req.origin_input_ids, req.output_ids, stay.captured
+            start = stay.captured
+            if stop - start < size:
+                continue
+            prompt, output = req.origin_input_ids, req.output_ids
             new = len(prompt) + len(output) - start
             if new < size:
                 continue
@@ -75,17 +82,24 @@ class Launched(Locks):
     # Launches
 
     def reads_rows(self, reqs: list[Any], stops: list[int]) -> None:
-        """The next forward pass reads the rows of its requests, on the current stream."""
-        self._reading = readers = self._readers_of(reqs)
-        ends = [*stops]
+        """The next forward pass reads the rows of its requests, on the current stream.
+
+        On a CPU the pass itself reads them.
+        """
+        self._reading = self._readers_of(reqs)
+        if not self._streams.on_host:
+            self._streams.begin("forward_batch_generation rows", self._reads_of(self._reading, [*stops]), [])
+
+    def _reads_of(self, stays: list[Stay | None], stops: list[int]) -> list[Use]:
+        """The reads of rows before these positions, once captures are resolved."""
         reads: list[Use] = []
 
         def resolved() -> None:
-            known = zip(readers, ends, strict=True)
-            reads.extend(self._uses((stay.row, 0, stop) for stay, stop in known if stay is not None))
+            known = zip(stays, stops, strict=True)
+            reads.extend(self._uses([(stay.row, 0, stop) for stay, stop in known if stay is not None]))
 
         self.hooks.later(resolved)
-        self._streams.begin("forward_batch_generation rows", reads, [])
+        return reads
 
     def launch(
         self,
@@ -109,7 +123,7 @@ class Launched(Locks):
         """See `launch`."""
         # A list for each fact, and not an object for each request: garbage collection would cost more than the rest.
         stays, starts, stops = self._reading, [*starts], [*stops]
-        reads: list[Use] = []
+        reads = self._reads_of(stays, stops) if self._streams.on_host else []
         writes: list[Use] = []
         self._capture(*_with_rows(stays, reqs, starts, stops), drafts, reads, writes)
         if STATES in self._allocators:
@@ -131,21 +145,24 @@ class Launched(Locks):
         drafted = [max(stop, start + drafts) for start, stop in zip(starts, stops, strict=True)] if drafts else stops
         # The request also holds the room for further drafts.
         rooms = [max(at, req.kv.kv_allocated_len) for at, req in zip(drafted, reqs, strict=True)] if drafts else stops
-        news, locked = self._news(reqs, stays)
+        news, locked = self._news(reqs, stays, stops)
         owners = self._owners(reqs, stays, locked)
         seen, tensors = self._table.look(stays, rooms)
         indices = [] if self._relay is None else self._relay.reads
 
         def resolved(*tensors: Any) -> None:
-            new, facts = _tokens(news), zip(stays, starts, stops, drafted, seen(*tensors), strict=True)
-            for at, (stay, start, stop, most, look) in enumerate(facts):
-                self._grown(stay, new.get(at))
+            new = _tokens(news)
+            for at, (stay, look) in enumerate(zip(stays, seen(*tensors), strict=True)):
+                if at in new:
+                    self._grown(stay, new[at])
                 if at in owners:
                     self.hooks.emit(Transfer(owners[at], stay.name))
-                stay.reads_from = max(0, start - self._window) // self._size
-                self._mapped(stay, look)
-                self._launch_uses(stay, start, stop, most, reads, writes)
+                if look[1]:
+                    stay.reads_from = max(0, starts[at] - self._window) // self._size
+                    self._mapped(stay, look)
+            reads.extend(self._launch_reads(stays, starts, stops))
             reads.extend(indices)
+            writes.extend(self._launch_writes(stays, starts, stops, drafted))
 
         self.hooks.later(resolved, *tensors)
 
@@ -159,17 +176,27 @@ class Launched(Locks):
                 owners[at] = owner
         return owners
 
-    def _launch_uses(
-        self, stay: Stay, start: int, stop: int, drafted: int, reads: list[Use], writes: list[Use]
-    ) -> None:
-        """A launch reads all before a stop, and writes from a start on; writes from the stop on are rejected."""
-        reads.append(Use(table=stay.name, stop=stop))
-        writes.append(Use(table=stay.name, start=start, stop=stop))
+    def _launch_reads(self, stays: list[Stay], starts: list[int], stops: list[int]) -> list[Use]:
+        """A launch reads all before each stop."""
+        reads = [Use(stay.name, stop=stop) for stay, stop in zip(stays, stops, strict=True)]
         if self._window:
-            reads.append(Use(table=stay.table(WINDOW), start=max(0, start - self._window), stop=stop))
-            writes.append(Use(table=stay.table(WINDOW), start=start, stop=stop))
-        if drafted > stop:
-            writes += self._rejected(stay, stop, drafted)
+            for stay, start, stop in zip(stays, starts, stops, strict=True):
+                reads.append(Use(stay.table(WINDOW), start=max(0, start - self._window), stop=stop))
+        return reads
+
+    def _launch_writes(self, stays: list[Stay], starts: list[int], stops: list[int], drafted: list[int]) -> list[Use]:
+        """A launch writes from each start on; writes from the stop on are rejected drafts."""
+        writes = [
+            Use(stay.name, start=start, stop=stop) for stay, start, stop in zip(stays, starts, stops, strict=True)
+        ]
+        if self._window:
+            for stay, start, stop in zip(stays, starts, stops, strict=True):
+                writes.append(Use(stay.table(WINDOW), start=start, stop=stop))
+        if drafted is not stops:
+            for stay, stop, most in zip(stays, stops, drafted, strict=True):
+                if most > stop:
+                    writes += self._rejected(stay, stop, most)
+        return writes
 
     def _begins(self, req: Any) -> Stay | None:
         """A request is launched for the first time in its row, or in its session's. `None`: it has no row."""
@@ -214,15 +241,17 @@ class Launched(Locks):
 
     def _mapped(self, stay: Stay, look: Look) -> None:
         """Map the new pages of a row, and its window pages from the first read position on."""
-        first, entries, sides = look
-        self._map_pool(stay, KV, *self._table.pages(stay, first, entries))
+        start, entries, sides = look
+        first, pages = self._table.pages(stay, start, entries)
+        if pages:
+            self._map_pool(stay, KV, first, pages)
         if self._window:
-            self._map_pool(stay, WINDOW, *self._table.behind(stay, first, sides))
+            first, pages = self._table.behind(stay, start, sides)
+            if pages:
+                self._map_pool(stay, WINDOW, first, pages)
 
     def _map_pool(self, stay: Stay, pool: str, first: int, pages: Ids) -> None:
         """The table of a request names these pages from page `first` on, and no longer what it named there."""
-        if not pages:
-            return
         fresh = self._fresh[pool]
         mine: Pages = [page for page in pages if page in fresh]
         stay.pages[pool][first:] = pages

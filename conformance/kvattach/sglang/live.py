@@ -1,7 +1,7 @@
 """Attaches to the scheduler's process of a running SGLang server, once its memory is complete.
 
-On a CPU operations are done at once, and the hooks read tensors at once. On a GPU they never wait for the device: they put copies on a tape, which a
-thread of its own resolves (`kvattach.tape`).
+On a CPU operations are done at once, and the hooks read tensors at once. On a GPU they never wait for the device: they
+put copies on a tape, which a thread of its own resolves (`kvattach.tape`).
 """
 
 import importlib
@@ -126,18 +126,21 @@ class _Live:
         self._scheduler, self._attached = scheduler, attached
         self._seen = 0
         """The number of events or captures until the scheduler was last idle."""
+        self._spans: tuple[list[int], list[int]] = [], []
+        """The first and the last position (exclusive) of each request of the pass that is being queued."""
         self._still = Standstill(attached.hooks)
 
     def launches(self, _: Any, batch: Any = None, *__: Any, **___: Any) -> None:
         """A forward pass is about to be queued. An event that it records after it has read its rows comes later."""
         if batch is not None:
-            self._attached.reads_rows(batch.reqs, spans(batch)[1])
+            self._spans = spans(batch)
+            self._attached.reads_rows(batch.reqs, self._spans[1])
 
     def launched(self, _: None, __: Any, ___: Any, batch: Any = None, *____: Any, **_____: Any) -> None:
         """A forward pass was queued; in a release with a host cache its layers' waits are already queued."""
         if batch is None:
             return
-        starts, stops = spans(batch)
+        starts, stops = self._spans
         self._attached.launch(batch.reqs, starts, stops, kept_states(batch, stops))
 
     def processed(self, *_: Any, **__: Any) -> None:

@@ -98,11 +98,11 @@ class Rows(Stays):
 
     def _uses(self, entries: Iterable[Entries]) -> list[Use]:
         """The uses of entries, as far as captures are resolved."""
-        uses = []
+        uses, readers, nobody = [], self._readers, ("", NEW)
         for row, start, stop in entries:
-            table, holder = self._readers.get(row, ("", NEW))
+            table, holder = readers.get(row, nobody)
             if table:
-                uses.append(Use(table=table, start=start, stop=stop))
+                uses.append(Use(table, start=start, stop=stop))
             else:
                 uses.append(Use(pool=ROWS, pages=[row], start=start, stop=stop, holder=holder))
         return uses

@@ -3,12 +3,15 @@
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import repeat
 from typing import Any
 
 from kvattach.sglang.view import KV, WINDOW, Ids, Stay
 
 Look = tuple[int, bytes, bytes]
 """A look at a row: its first page that was looked at, the entries from there on, and the window's slots behind them."""
+NOTHING: Look = (0, b"", b"")
+"""A look without entries."""
 Seen = Callable[..., Iterable[Look]]
 """Makes a look at each row from the tensors that were captured."""
 SLOTS = ("req_index_to_mamba_index_mapping", "req_index_to_mamba_ping_pong_track_buffer_mapping")
@@ -21,20 +24,21 @@ class Table:
     """The table of one memory, with pages of `size` tokens."""
 
     def __init__(
-        self, torch: Any, entries: Any, size: int, sides: Any = None, slots: Sequence[Any] = (), *, late: bool = False
+        self, torch: Any, entries: Any, size: int, sides: Any = None, slots: Sequence[Any] = (), *, whole: bool
     ) -> None:
         """`entries` is the tensor, with a row for each request; `sides` has the window's slot of each slot, if any.
 
         `slots` are the tensors with the slots of each row's states: that in which a launch advances them, and those in
-        which kept states are tracked. `late`: looks are resolved late.
+        which kept states are tracked. `whole`: each look is at all entries of a row, and not only at new ones, if the
+        host has them.
         """
         self._slots = slots
         self._torch, self._entries, self._size, self._sides = torch, entries, size, sides
         self._bytes = entries.element_size()
         self._width = int(entries.shape[1])
         on_host = entries.device.type == "cpu"
-        self.whole = on_host and not late
-        """Whether a look is at all entries, which an array of the host has at once, and not only at new ones."""
+        self.whole = on_host and whole
+        """Whether a look is at all entries."""
         # An array is quicker than a tensor.
         self._array: Any = entries.numpy() if on_host else None
         self._behind: Any = sides.numpy() if on_host and sides is not None else None
@@ -62,7 +66,7 @@ class Table:
             if pages > stay.looked:
                 stay.looked = pages
         if not index:
-            return seen, []
+            return partial(repeat, NOTHING, len(stays)), []
         entries = self._torch.take(self._entries, self._sent(index))
         return seen, [entries] if self._sides is None else [entries, self._torch.take(self._sides, entries.long())]
 
@@ -79,7 +83,8 @@ class Table:
         return [None if slots is None else slots[where] for slots in self._slots]
 
     def _all(self, stay: Stay, stop: int) -> Look:
-        stay.looked = max(stay.looked, -(-stop // self._size))
+        if stop > stay.looked * self._size:
+            stay.looked = -(-stop // self._size)
         entries = self._array[stay.row, : stop : self._size]
         return 0, entries.tobytes(), b"" if self._behind is None else self._behind[entries].tobytes()
 
@@ -101,7 +106,7 @@ class Table:
 
         All entries are compared with those of the looks before; only those after them become pages.
         """
-        known, size, had, begin = stay.pages.setdefault(KV, []), self._bytes, stay.entries, first * self._bytes
+        size, had, begin = self._bytes, stay.entries, first * self._bytes
         if begin == len(had):
             new = entries
             had += new
@@ -113,6 +118,7 @@ class Table:
         else:
             had[begin:] = entries
             first, new = 0, bytes(had)
+        known = stay.pages.setdefault(KV, [])
         pages = [slot // self._size for slot in array("i" if size == 4 else "q", new)]
         if len(known) <= first:
             return first, pages
