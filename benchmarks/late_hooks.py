@@ -273,14 +273,13 @@ class Engine:
     def decode(self) -> None:
         """Each request computes one token."""
         lengths = [self.prompt + len(req.output_ids) for req in self.reqs]
-        starting = [(req, at - 1) for req, at in zip(self.reqs, lengths, strict=True) if (at - 1) % self._size == 0]
+        rows = self._sent([req.kv.req_pool_idx for req in self.reqs])
+        where = self._sent([at - 1 for at in lengths])
+        slots = self.rows.req_to_token[rows, where - 1] + 1
+        starting = [place for place, at in enumerate(lengths) if (at - 1) % self._size == 0]
         if starting:
-            slots = self.allocator.alloc(len(starting) * self._size)
-            rows, where = (
-                self._sent([req.kv.req_pool_idx for req, _ in starting]),
-                self._sent([at for _, at in starting]),
-            )
-            self.rows.write((rows, where), slots[:: self._size].int())
+            slots[self._sent(starting)] = self.allocator.alloc(len(starting) * self._size)[:: self._size].int()
+        self.rows.write((rows, where), slots)
         self._launch(self.reqs, [at - 1 for at in lengths], lengths)
         for req in self.reqs:
             req.output_ids.append(len(req.output_ids))
@@ -301,7 +300,7 @@ class Engine:
     def finish(self, count: int) -> None:
         """The oldest requests end: their rows are freed, and at once overwritten."""
         for req in self.reqs[:count]:
-            stop = -(-(self.prompt + len(req.output_ids) - 1) // self._size) * self._size
+            stop = self.prompt + len(req.output_ids) - 1
             row = req.kv.req_pool_idx
             self.cache.free_kv_row(req.kv, self.prompt, stop)
             self.cache.unlock(req.lock)

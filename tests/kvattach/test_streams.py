@@ -178,3 +178,16 @@ def test_an_operation_is_queued_while_a_late_resolution_is_under_way(trace: Reco
     hooks.tape.drain()
     assert over == [True], "it waited for the resolution"
     assert [type(event) for event in trace.events] == [Take, Begin]
+
+
+def test_on_a_cpu_an_operation_is_done_at_once(trace: Recorded) -> None:
+    hooks = Hooks(trace)
+    streams = Streams(hooks)
+    streams.clear(None)
+    trace.emit(Take("a", "kv", [1]))
+    written(streams, Stream())
+    written(streams, Stream())
+    streams.synchronized()
+    assert [event.stream for event in trace.events if isinstance(event, Begin)] == ["host", "host"]
+    assert not any(isinstance(event, End | Wait) for event in trace.events)
+    assert not trace.rules
