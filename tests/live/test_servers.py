@@ -68,7 +68,7 @@ transformers' are found by the driver, which has the same model (`tests/kvlab/te
 
 HOST_CACHE_FAULTS = [
     ("sglang", 2, "host pages mixed up"),
-    ("sglang", 2, "launch without its load"),
+    ("sglang", 2, "left in the free list"),
     ("vllm", 1, "load not waited for"),
     ("vllm", 1, "store taken for done"),
     ("vllm", 1, "store not fenced"),

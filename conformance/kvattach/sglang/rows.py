@@ -98,9 +98,9 @@ class Rows(Stays):
 
     def _uses(self, entries: Iterable[Entries]) -> list[Use]:
         """The uses of entries, as far as captures are resolved."""
-        uses, readers, nobody = [], self._readers, ("", NEW)
+        uses, readers, unread = [], self._readers, ("", NEW)
         for row, start, stop in entries:
-            table, holder = readers.get(row, nobody)
+            table, holder = readers.get(row, unread)
             if table:
                 uses.append(Use(table, start=start, stop=stop))
             else:
