@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from kvcheck import Checker
+from kvcheck import Checker, Finding
 from kvconform.traces.memory import MemoryReader, open_trace
 from kvlab.issues import Issue, issues_of, options_of, path_of
 from kvlab.lmcache import fixes as lmcache_fixes
@@ -151,6 +151,13 @@ def test_a_description_names_the_releases_that_its_issue_covers(issue: Issue, fo
     first, last = found.groups()
     assert issue.since == first
     assert issue.covers(last)
+
+
+@pytest.mark.parametrize("at", ["states", "postprocess_mamba"])
+def test_a_step_that_advances_a_state_while_it_is_stored_is_an_issue_of_0_29(at: str) -> None:
+    found = Finding("MEM-RACE/write", 1, at, "kv", 5, stream="store", did="reads", earlier="store")
+    issue = next(issue for issue in issues_of("vllm").at("memory") if issue.specific and issue.fits(found))
+    assert [issue.covers(release) for release in ("0.26.0", "0.29.0", "0.32.0")] == [True, True, False]
 
 
 def test_an_issue_is_in_the_releases_from_its_first_until_its_fix() -> None:
