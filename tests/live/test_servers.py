@@ -82,6 +82,17 @@ HOST_CACHE_FAULTS = [
 ]
 """The same with a cache on the host."""
 
+CHUNK_FAULTS = [
+    ("vllm", 2, "addresses given back"),
+    ("vllm", 2, "chunk handed out twice"),
+    ("vllm", 3, "chunk kept behind its load"),
+    ("vllm", 3, "chunk load taken for done"),
+    ("vllm", 3, "chunk store taken for done"),
+]
+"""Those of vLLM's other connector to the host."""
+
+CHUNKS = ["--host-cache", "--connector", "OffloadingConnector"]
+
 PAIR_FAULTS = [
     ("sent pages freed", True),
     ("first blocks read", True),
@@ -148,6 +159,25 @@ def test_a_fault_of_a_host_cache_is_found(release: str, seed: int, fault: str, t
     options = ["--host-cache", "--seed", str(seed), "--minutes", "0.4", "--fault", fault]
     done = _served(release, tmp_path / "run", *options)
     assert re.search(r"^[0-9]+\. MEM-[A-Z]+ is broken in pool (kv|host)", done.stdout, re.MULTILINE), done.stdout
+
+
+@pytest.mark.parametrize("release", VLLM)
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_a_server_with_chunks_on_the_host_conforms_and_no_token_is_wrong(
+    release: str, seed: int, tmp_path: Path
+) -> None:
+    options = [*CHUNKS, "--seed", str(seed), "--minutes", MINUTES, "--answers", "100"]
+    done = _served(release, tmp_path / "run", *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("release", "seed", "fault"), _given(CHUNK_FAULTS))
+def test_a_fault_of_chunks_on_the_host_is_found(release: str, seed: int, fault: str, tmp_path: Path) -> None:
+    options = [*CHUNKS, "--seed", str(seed), "--minutes", "0.4", "--fault", fault]
+    done = _served(release, tmp_path / "run", *options)
+    assert re.search(r"^[0-9]+\. MEM-[A-Z]+ is broken in pool (kv|host|buffers)", done.stdout, re.MULTILINE), (
+        done.stdout
+    )
 
 
 @pytest.mark.parametrize("release", [*VLLM, *SGLANG])
