@@ -175,7 +175,9 @@ def running(
     """A server that answers, and its port. Afterwards all its processes and temporary files are removed."""
     port = _free_port()
     with (
-        TemporaryDirectory(prefix="kvspec-server-", ignore_cleanup_errors=True) as temporary,
+        TemporaryDirectory(
+            prefix="kvspec-server-", dir=environment.get("TMPDIR"), ignore_cleanup_errors=True
+        ) as temporary,
         log.open("wb") as out,
     ):
         process = subprocess.Popen(
