@@ -63,13 +63,12 @@ class Launched(Locks):
             places.append(at)
             starts.append(start)
             counts.append(new)
+            if new == 1 and output:  # much quicker
+                stay.captured = start + 1
+                tokens.append(output[-1])
+                continue
             stay.captured = start + new - new % size
-            if new > len(output):
-                tokens += [*prompt[start:], *output]
-            elif new > 1:
-                tokens += output[-new:]
-            else:
-                tokens.append(output[-1])  # much quicker
+            tokens += [*prompt[start:], *output] if new > len(output) else output[-new:]
         return (places, starts, counts, tokens), locked
 
     def _grown(self, stay: Stay, new: tuple[int, list[int]] | None) -> None:

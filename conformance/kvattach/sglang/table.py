@@ -60,9 +60,10 @@ class Table:
                 continue
             if stop - place <= size:
                 index.append(stay.row * width + place)
+                pages = first + 1
             else:
                 index.extend(range(stay.row * width + place, stay.row * width + stop, size))
-            pages = -(-stop // size)
+                pages = -(-stop // size)
             if pages > stay.looked:
                 stay.looked = pages
         if not index:
