@@ -20,6 +20,13 @@ ISSUES = {
     "objects-hit-lost": "MEM-RACE/",
     "failed-load-reserves": "MEM-FAILED/stuck",
 }
+EARLIER = {
+    ("0.5.4", "objects-whole-prompt"): "MEM-CONTENT/other",
+    ("0.5.5", "objects-whole-prompt"): "MEM-CONTENT/other",
+    ("0.5.5", "objects-failure-by-blocks"): "MEM-FAILED/assertion",
+    ("0.5.4", "objects-failure-unreported"): "MEM-WRITTEN/unwritten",
+}
+"""Release of LMCache, issue that 0.5.6 does not have -> its code."""
 
 SETUP = """
 import json, logging, sys
@@ -70,6 +77,18 @@ def test_its_workloads_have_states_and_drafts_and_windows_that_end_with_blocks()
 @pytest.mark.parametrize("name", ISSUES)
 def test_each_issue_shows(name: str) -> None:
     assert _printed(SHOWN, "0.5.6", name).startswith(f"{name}: {ISSUES[name]}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("version", "name"), EARLIER)
+def test_each_issue_of_an_earlier_release_shows(version: str, name: str) -> None:
+    assert _printed(SHOWN, version, name).startswith(f"{name}: {EARLIER[version, name]}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted({name for _, name in EARLIER}))
+def test_an_issue_of_an_earlier_release_is_not_looked_for_in_a_later_one(name: str) -> None:
+    assert "LMCache 0.5.6 is newer than 0.5." in _printed(SHOWN, "0.5.6", name)
 
 
 @pytest.mark.slow

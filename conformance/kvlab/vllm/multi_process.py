@@ -18,6 +18,7 @@ from typing import Any
 
 from kvattach.vllm.launches import STREAM
 from kvlab.device import Point, Stream, advance
+from kvlab.issues import is_before
 from kvlab.lmcache.engine import importable
 from kvlab.releases import installed
 from kvlab.stubs import EngineError
@@ -51,6 +52,15 @@ def prepared() -> str:
             if hasattr(module, name):
                 setattr(module, name, stand_in)
     return ""
+
+
+def lacking(work: Workload) -> str:
+    """Why a workload cannot be driven; empty if it can."""
+    without = prepared()
+    if without or not work.lmcache:
+        return without
+    loaded = sys.modules["lmcache"].__version__
+    return f"LMCache {loaded} is newer than {work.lmcache}" if is_before(work.lmcache, loaded) else ""
 
 
 def _find() -> None:

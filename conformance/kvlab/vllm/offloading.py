@@ -107,7 +107,7 @@ def lacking(work: Workload, without: str) -> str:
     if work.offload == HF3FS:
         return hf3fs.prepared()
     if work.offload == LMCACHE:
-        return multi_process.prepared()
+        return multi_process.lacking(work)
     if work.offload in POLICIES:
         return kv_offloading.prepared()
     return without if work.offload else ""

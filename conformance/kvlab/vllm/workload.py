@@ -61,6 +61,8 @@ class Workload:
     chunk's parts that each consist of whole blocks of all groups."""
     save_decoded: bool = False
     """Whether `lmcache` also stores chunks with sampled tokens."""
+    lmcache: str = ""
+    """The newest release of LMCache to drive; empty: any."""
     store_threshold: int = 0
     """The number of offers after which `kv_offload` stores a chunk."""
     sync_loads: int = 0
