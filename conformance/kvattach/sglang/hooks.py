@@ -189,7 +189,7 @@ class Attached(Launched):
         stay = self._stays.get(req.rid)
         if stay is not None:
             self._adopt(req, stay.name)
-            self._map(stay, stay.looked * self._size, anew=True)
+            self._map(stay, stay.looked, anew=True)
 
     # Requests
 

@@ -14,9 +14,9 @@ from kvattach.sglang.table import Look
 from kvattach.sglang.view import KV, NEW, STATES, WINDOW, Ids, Stay, space
 from kvspec.memory.events import Failed, Map, Pages, Transfer, Use
 
-News = tuple[list[int], list[int], list[int], list[int]]
-"""The tokens of those requests of a batch that fill further pages with them: the places of these requests in the batch,
-the position of the first of them in each request, how many each has, and all tokens, one after the other."""
+News = tuple[list[int], dict[int, int], list[int]]
+"""The tokens of those requests of a batch that fill further pages with them, after the pages that were filled before:
+the places of these requests in the batch, how many each has, unless it has one, and all tokens, one after the other."""
 
 
 class Launched(Locks):
@@ -48,8 +48,8 @@ class Launched(Locks):
         Also the places of those who may have another lock.
         """
         size, locked = self._size, list[int]()
-        places, starts, counts, tokens = list[int](), list[int](), list[int](), list[int]()
-        for at, (req, stay, stop) in enumerate(zip(reqs, stays, stops, strict=True)):
+        places, counts, tokens = list[int](), dict[int, int](), list[int]()
+        for at, req, stay, stop in zip(range(len(reqs)), reqs, stays, stops, strict=True):
             lock = getattr(req, "lock", None)
             if lock is None or lock is not stay.lock:
                 locked.append(at)
@@ -61,22 +61,21 @@ class Launched(Locks):
             if new < size:
                 continue
             places.append(at)
-            starts.append(start)
-            counts.append(new)
             if new == 1 and output:  # much quicker
                 stay.captured = start + 1
                 tokens.append(output[-1])
                 continue
             stay.captured = start + new - new % size
+            counts[at] = new
             tokens += [*prompt[start:], *output] if new > len(output) else output[-new:]
-        return (places, starts, counts, tokens), locked
+        return (places, counts, tokens), locked
 
-    def _grown(self, stay: Stay, new: tuple[int, list[int]] | None) -> None:
-        """A request has further tokens from a position on, which fill pages; `None`: they fill none."""
+    def _grown(self, stay: Stay, new: list[int] | None) -> None:
+        """A request has further tokens, which fill pages; `None`: they fill none."""
         self._tree.used(stay.named, stay.whose)
         if new is not None:
-            start, tokens = new
-            self.hooks.emit(*stay.grown(tokens, start))
+            start, stay.known = stay.known, stay.known + len(new) - len(new) % self._size
+            self.hooks.emit(*stay.grown(new, start))
 
     # Launches
 
@@ -273,11 +272,11 @@ def _with_rows(
     return [*compress(stays, has)], [*compress(reqs, has)], [*compress(starts, has)], [*compress(stops, has)]
 
 
-def _tokens(news: News) -> dict[int, tuple[int, list[int]]]:
-    """The place of each request that fills further pages -> the position of its first new token, and its new tokens."""
-    places, starts, counts, tokens = news
+def _tokens(news: News) -> dict[int, list[int]]:
+    """The place of each request that fills further pages -> its new tokens."""
+    places, counts, tokens = news
     by_place, at = {}, 0
-    for place, start, count in zip(places, starts, counts, strict=True):
-        begin, at = at, at + count
-        by_place[place] = start, tokens[begin:at]
+    for place in places:
+        begin, at = at, at + counts.get(place, 1)
+        by_place[place] = tokens[begin:at]
     return by_place

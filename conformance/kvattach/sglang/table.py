@@ -55,17 +55,16 @@ class Table:
         index, seen = array("q"), partial(self._seen, stays, stops, anew)
         for stay, stop in zip(stays, stops, strict=True):
             first = 0 if anew else stay.looked
-            place = first * size
-            if place >= stop:
+            if first >= stop:
                 continue
-            if stop - place <= size:
-                index.append(stay.row * width + place)
-                pages = first + 1
+            row, end = stay.row * width, first + size
+            if end >= stop:
+                index.append(row + first)
             else:
-                index.extend(range(stay.row * width + place, stay.row * width + stop, size))
-                pages = -(-stop // size)
-            if pages > stay.looked:
-                stay.looked = pages
+                index.extend(range(row + first, row + stop, size))
+                end = stop + -stop % size
+            if end > stay.looked:
+                stay.looked = end
         if not index:
             return partial(repeat, NOTHING, len(stays)), []
         entries = self._torch.take(self._entries, self._sent(index))
@@ -84,8 +83,8 @@ class Table:
         return [None if slots is None else slots[where] for slots in self._slots]
 
     def _all(self, stay: Stay, stop: int) -> Look:
-        if stop > stay.looked * self._size:
-            stay.looked = -(-stop // self._size)
+        if stop > stay.looked:
+            stay.looked = stop + -stop % self._size
         entries = self._array[stay.row, : stop : self._size]
         return 0, entries.tobytes(), b"" if self._behind is None else self._behind[entries].tobytes()
 

@@ -58,12 +58,14 @@ class Stay(Run):
         self.row = -1
         self.captured = 0
         """The tokens that were captured for its labels, in whole pages."""
+        self.known = 0
+        """The same, as far as captures are resolved."""
         self.lock: Any = None
         """The lock with which it was launched last."""
         self.looked = 0
-        """The most pages that were captured of its row."""
+        """The most tokens that were captured of its row, in whole pages."""
         self.seen = 0
-        """The same, as far as captures are resolved."""
+        """The pages of these, as far as captures are resolved."""
         self.reads_from = 0
         """The first page that layers with a window read in its last launch."""
         self.state: tuple[int, str] | None = None
