@@ -155,8 +155,9 @@ class Launched(Locks):
                     self._grown(stay, new[at])
                 if at in owners:
                     self.hooks.emit(Transfer(owners[at], stay.name))
-                if look[1]:
+                if self._window:
                     stay.reads_from = max(0, starts[at] - self._window) // self._size
+                if look[1]:
                     self._mapped(stay, look)
             reads.extend(self._launch_reads(stays, starts, stops))
             reads.extend(indices)
