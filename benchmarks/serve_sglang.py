@@ -1,9 +1,10 @@
 """The cost of hooks in a real SGLang server on the CPU: three servers that differ in KVSPEC alone, asked in turns.
 
-    python benchmarks/serve_sglang.py 0.5.23 [ROUNDS [PAGE_SIZE [LAYERS]]]
+    python benchmarks/serve_sglang.py 0.5.23 [ROUNDS [PAGE_SIZE [LAYERS [STARTS]]]]
 
-The model is tiny, so a step takes little and the hooks' part is large; with more layers a step takes longer. Processor
-time is that of the scheduler's process, the thread that writes a recording included; `check` has a process of its own
+The model is tiny, so a step takes little and the hooks' part is large; with more layers a step takes longer. Two
+servers that are the same differ by some percent, so all are started several times. Processor time is that of the
+scheduler's process, the thread that writes a recording included; `check` has a process of its own
 besides. Linux only.
 """
 
@@ -20,6 +21,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -175,18 +177,32 @@ def main(
     rounds: Annotated[int, typer.Argument(min=1, help="Rounds that medians are of.")] = 10,
     page_size: Annotated[int, typer.Argument(min=1, help="Tokens of a page.")] = 1,
     layers: Annotated[int, typer.Argument(min=1, help="Layers of the model.")] = 2,
+    starts: Annotated[int, typer.Argument(min=1, help="Starts of all servers, each with these rounds.")] = 3,
 ) -> None:
     """Measure the arms in turns, and print the median of each."""
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that the servers end with it
     try:
-        measure(version, rounds, page_size, layers)
+        measure(version, rounds, page_size, layers, starts)
     except NoEnvironment as error:
         print(error, file=sys.stderr)
         raise typer.Exit(2) from error
 
 
-def measure(version: str, rounds: int, page_size: int, layers: int) -> None:
+def measure(version: str, rounds: int, page_size: int, layers: int, starts: int) -> None:
     """See `main`."""
+    runs = [one_start(version, rounds, page_size, layers) for _ in range(starts)]
+    steps_a_round, events = (statistics.mean(figures) for figures in list(zip(*runs, strict=True))[1:])
+    print(
+        f"{starts} starts, {rounds} rounds of {REQUESTS} requests each, {steps_a_round:.0f} steps a round, "
+        f"{events:.0f} events a step"
+    )
+    plain = [arms["off"] for arms, _, _ in runs]
+    for name in ARMS:
+        report(name, [arms[name] for arms, _, _ in runs], plain, steps_a_round)
+
+
+def one_start(version: str, rounds: int, page_size: int, layers: int) -> tuple[dict[str, Arm], float, float]:
+    """The arms with what they took, the steps of a round, and the events of a step."""
     with tempfile.TemporaryDirectory() as scratch:
         with ExitStack() as servers:
             arms = {
@@ -198,23 +214,32 @@ def measure(version: str, rounds: int, page_size: int, layers: int) -> None:
                 for turn in range(len(ARMS)):
                     arms[ARMS[(number + turn) % len(ARMS)]].asked(prompts(str(number)))
         steps, events = launches(Path(scratch) / "record")
-    steps_a_round = steps / (rounds + 1)
+    return arms, steps / (rounds + 1), events / steps
+
+
+def report(name: str, arms: list[Arm], plain: list[Arm], steps_a_round: float) -> None:
+    """Print the medians of an arm over all starts, and the least and the greatest median of one start."""
+    both = [*zip(arms, plain, strict=True)]
+    over = [
+        1e6 * (one - other) / steps_a_round for arm, off in both for one, other in _pairs(arm.processor, off.processor)
+    ]
+    ratios = [[one / other for one, other in _pairs(arm.rate, off.rate)] for arm, off in both]
+    first = [one / other for arm, off in both for one, other in _pairs(arm.first, off.first)]
+    step = 1e6 * statistics.median([time for arm in arms for time in arm.processor]) / steps_a_round
+    check = 1e6 * statistics.median([time for arm in arms for time in arm.checking]) / steps_a_round
+    of_starts = sorted(map(statistics.median, ratios))
+    more = statistics.median(over)
     print(
-        f"{rounds} rounds of {REQUESTS} requests, {steps_a_round:.0f} steps a round, {events / steps:.0f} events a step"
+        f"{name}: {step:.0f} us a step of processor time (+{more:.0f}, {100 * more / (step - more):.1f} %), "
+        f"{statistics.median([rate for arm in arms for rate in arm.rate]):.1f} requests/s "
+        f"({statistics.median(chain(*ratios)):.3f} of off; starts {of_starts[0]:.3f} to {of_starts[-1]:.3f}), "
+        f"first token after {statistics.median([one for arm in arms for one in arm.first]):.0f} ms "
+        f"({statistics.median(first):.3f} of off), checking {check:.0f} us a step"
     )
-    plain = arms["off"]
-    for name, arm in arms.items():
-        more = [one - other for one, other in zip(arm.processor, plain.processor, strict=True)]
-        part = 100 * statistics.median(more) / statistics.median(plain.processor)
-        step, over = (1e6 * statistics.median(times) / steps_a_round for times in (arm.processor, more))
-        ratio = statistics.median([one / other for one, other in zip(arm.rate, plain.rate, strict=True)])
-        first = statistics.median([one / other for one, other in zip(arm.first, plain.first, strict=True)])
-        print(
-            f"{name}: {step:.0f} us a step of processor time (+{over:.0f}, {part:.1f} %), "
-            f"{statistics.median(arm.rate):.1f} requests/s ({ratio:.3f} of off), "
-            f"first token after {statistics.median(arm.first):.0f} ms ({first:.3f} of off), "
-            f"checking {1e6 * statistics.median(arm.checking) / steps_a_round:.0f} us a step"
-        )
+
+
+def _pairs(one: list[float], other: list[float]) -> Iterator[tuple[float, float]]:
+    return zip(one, other, strict=True)
 
 
 if __name__ == "__main__":
