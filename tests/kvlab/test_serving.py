@@ -19,7 +19,7 @@ from kvattach.hooks import Hooks
 from kvattach.live import After
 from kvcli.main import app, run_command
 from kvlab.model import Difference
-from kvlab.serving import report
+from kvlab.serving import client, report
 from kvlab.serving.client import Clients
 from kvlab.serving.environment import NoEnvironment, environment
 from kvlab.serving.faults import wait_for_engine
@@ -41,6 +41,8 @@ class _Handler(BaseHTTPRequestHandler):
     """Number of a prompt that was computed -> its tokens, until its KV is asked for."""
     meetings: dict[int, threading.Barrier]
     """Room of an SGLang pair -> where its two requests meet."""
+    decode_ends: bool
+    """Whether decode ends each request at once, and prefill never answers."""
 
     def do_POST(self) -> None:
         body: dict[str, Any] = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -54,6 +56,10 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if "bootstrap_room" in body:
             self.meetings.setdefault(body["bootstrap_room"], threading.Barrier(2)).wait(5)
+            if self.decode_ends:
+                if not body["stream"]:
+                    self.rfile.read(1)  # until the client disconnects
+                return
         if self.silent:
             self.rfile.read(1)
             return
@@ -91,8 +97,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def _server(*, silent: bool = False) -> Iterator[int]:
-    handler = type("Handler", (_Handler,), {"sessions": {}, "silent": silent, "held": {}, "meetings": {}})
+def _server(*, silent: bool = False, decode_ends: bool = False) -> Iterator[int]:
+    kept: dict[str, dict[str, object]] = {"sessions": {}, "held": {}, "meetings": {}}
+    handler = type("Handler", (_Handler,), {**kept, "silent": silent, "decode_ends": decode_ends})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         server.daemon_threads, server.block_on_close = True, False
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -151,6 +158,15 @@ def test_each_request_of_an_sglang_pair_is_sent_to_both_servers_at_once() -> Non
     assert not traffic.failures
     for answer in traffic.answers:
         assert answer.output == [(answer.prompt[-1] + 1 + index) % 508 for index in range(len(answer.output))]
+
+
+def test_a_request_that_decode_ends_is_not_waited_for_at_prefill(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "GRACE", 0.1)
+    half = halves(replace(sglang(SEED), pair=True), [1, 2])["decode"]
+    with _server(decode_ends=True) as port:
+        traffic = Clients(half, port, SEED, clients=2, prefill=port).run(0.5)
+    assert not traffic.failures
+    assert traffic.aborted > 2
 
 
 @pytest.mark.slow

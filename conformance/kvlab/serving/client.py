@@ -3,10 +3,12 @@
 import http.client
 import json
 import random
+import socket
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -16,6 +18,11 @@ from kvlab.serving.servers import Control, Server
 
 PATIENCE = 120.0
 """Seconds after which an unanswered request counts as forgotten by the server."""
+
+JSON = {"Content-Type": "application/json"}
+
+GRACE = 10.0
+"""Seconds that prefill has for its answer after decode has ended a request early."""
 
 LONGEST_PROMPT = 100
 LONGEST_ANSWER = 40
@@ -142,9 +149,8 @@ class Clients:
 
     def _stream(self, path: str, body: dict[str, Any], answer: Answer, cut: int | None) -> bool:
         """Fill in an answer as it arrives, and disconnect after `cut` tokens. Returns whether it is complete."""
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=PATIENCE)
-        try:
-            connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+        with closing(_connection(self._port)) as connection:
+            connection.request("POST", path, json.dumps(body), JSON)
             response = connection.getresponse()
             if response.status >= 400:
                 response.read()
@@ -162,16 +168,22 @@ class Clients:
                 if cut is not None and len(answer.output) >= cut:
                     return False
             return reason == "length"
-        finally:
-            connection.close()
 
     def _meet(self, path: str, body: dict[str, Any], answer: Answer, cut: int | None) -> bool:
-        """Send one request to both servers of SGLang's pair at once, as its router does, and listen to decode."""
+        """Send one request to both servers of SGLang's pair at once, as its router does, and listen to decode.
+
+        Decode may end it before the two have met; then prefill waits for it, until the client disconnects.
+        """
         body |= self._server.meeting(next(self._rooms))
-        with ThreadPoolExecutor(1) as beside:
-            computed = beside.submit(self._post, path, {**body, "stream": False}, self._prefill)
+        with ThreadPoolExecutor(1) as beside, closing(_connection(self._prefill)) as prefill:
+            prefill.connect()
+            line = prefill.sock  # the connection gives it up with the first line of an answer
+            computed = beside.submit(_asked, prefill, path, {**body, "stream": False})
             ended = self._stream(path, body, answer, cut)
-            computed.result()
+            if ended or wait([computed], GRACE).done:
+                computed.result()
+            else:
+                line.shutdown(socket.SHUT_RDWR)
         return ended
 
     def _order(self) -> None:
@@ -203,13 +215,19 @@ class Clients:
 
     def _post(self, path: str, body: dict[str, Any], port: int = 0) -> tuple[int, bytes]:
         """The status and the text of a server's answer; by default of the server that answers requests."""
-        connection = http.client.HTTPConnection("127.0.0.1", port or self._port, timeout=PATIENCE)
-        try:
-            connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
-            response = connection.getresponse()
-            return response.status, response.read()
-        finally:
-            connection.close()
+        with closing(_connection(port or self._port)) as connection:
+            return _asked(connection, path, body)
+
+
+def _connection(port: int) -> http.client.HTTPConnection:
+    return http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+
+
+def _asked(connection: http.client.HTTPConnection, path: str, body: dict[str, Any]) -> tuple[int, bytes]:
+    """The status and the text of an answer."""
+    connection.request("POST", path, json.dumps(body), JSON)
+    response = connection.getresponse()
+    return response.status, response.read()
 
 
 def _messages(response: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
