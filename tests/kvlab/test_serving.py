@@ -26,9 +26,10 @@ from kvlab.serving.faults import wait_for_engine
 from kvlab.serving.servers import LAZY, SERVERS, Server, halves, on_gpu, sglang, vllm, with_host_cache
 from kvlab.serving.session import Run, running, trace_ended
 from kvspec.memory import Pool
-from kvspec.memory.events import Begin, Map, Use
+from kvspec.memory.events import Begin, Map, Take, Use
 from kvtrace.writer import TraceWriter
 
+FOUND = Path(__file__).parents[2] / "conformance" / "found"
 SEED = next(seed for seed in range(50) if sglang(seed).sessions)
 
 
@@ -234,6 +235,20 @@ def test_a_wrong_token_names_the_pages_that_were_read_for_it(tmp_path: Path) -> 
     assert report.wrong_tokens(run) == [
         "wrong token: request c0-1. position 7: 9 and not 8, computed from kv pages 3, 5 (line 3)"
     ]
+
+
+def test_known_issues_are_named_and_other_findings_are_counted(tmp_path: Path) -> None:
+    writer = TraceWriter(tmp_path / "other.jsonl")
+    writer.header("test", {"kv": Pool(page_size=4, num_pages=8)})
+    writer.emit(Take("a", "kv", [3]), Take("b", "kv", [3]))
+    writer.close()
+    shown = FOUND / "sglang" / "pair-source-freed-0.5.23.jsonl"
+    said = report.known_issues(Run(client.Traffic(), [shown, *tmp_path.iterdir()]), "sglang", "0.5.23", merge=False)
+    assert said == ["known issue pair-source-freed of sglang: 1 finding", "no known issue: 1 finding"]
+    cut = tmp_path / "cut.jsonl"
+    cut.write_text(shown.read_text(encoding="utf-8") + "{", encoding="utf-8")
+    assert report.known_issues(Run(client.Traffic(), [cut]), "sglang", "", merge=False) == said[:1]
+    assert report.known_issues(Run(client.Traffic(), [cut]), "transformers", "5.19.0", merge=False) == said[1:]
 
 
 def test_a_recording_that_its_hooks_have_ended_is_a_failure(tmp_path: Path) -> None:

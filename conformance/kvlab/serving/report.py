@@ -2,7 +2,9 @@
 
 import importlib.util
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -11,8 +13,13 @@ from rich.console import Console
 from rich.text import Text
 
 from kvconform.console import BROKEN, CONFORMS, Forms, Output
+from kvconform.errors import InputError
+from kvconform.findings.wording import counted
 from kvconform.runs.traces import check_traces
 from kvconform.traces.memory import MemoryReader, open_trace
+from kvconform.traces.merging import Parts, open_memory
+from kvlab.drives import CheckedTrace
+from kvlab.issues import issues_of
 from kvlab.model import Difference
 from kvlab.releases import NotFetched, fetch
 from kvlab.serving.environment import NoEnvironment, check_import, environment
@@ -62,7 +69,8 @@ def serve_and_report(
     run = serve(server, python, release, folder, settings, say)
     status = check_traces(out, run.recordings, None, Forms(), merge=server.pair) if run.recordings else BROKEN
     failed = failures(run)
-    for line in [*failed, *wrong_tokens(run), _summary(run)]:
+    known = known_issues(run, engine, version, merge=server.pair) if status == BROKEN else []
+    for line in [*known, *failed, *wrong_tokens(run), _summary(run)]:
         out.print(Text(line), soft_wrap=True)
     sys.stdout.flush()
     return BROKEN if failed or run.differences else status or CONFORMS
@@ -98,6 +106,25 @@ def failures(run: Run) -> list[str]:
     if run.ended:
         found.append(f"the recording ends before the traffic: {run.ended}")
     return found + [f"no answer: {failure}" for failure in run.traffic.failures[:SHOWN]]
+
+
+def known_issues(run: Run, engine: str, version: str, *, merge: bool) -> list[str]:
+    """A line for each known issue of the engine that its findings show, and one for the others.
+
+    `merge`: its recordings are one trace. An empty `version` is a checkout, whose issues are those of the newest.
+    """
+    issues = [one for one in issues_of(engine).at("memory") if one.specific and one.covers(version)]
+    checked = CheckedTrace()
+    for source in [Parts(tuple(run.recordings))] if merge else run.recordings:
+        with suppress(InputError), open_memory(source) as trace:  # the check has named the error
+            checked.header(trace.header.producer, trace.header.pools)
+            for _, event in trace:
+                checked.emit(event)
+    own = [finding for _, finding in checked.found if finding.cause is None]
+    found = Counter(next((one.id for one in issues if one.fits(finding)), "") for finding in own)
+    others = found.pop("", 0)
+    said = [f"known issue {name} of {engine}: {counted(times, 'finding')}" for name, times in found.items()]
+    return [*said, f"no known issue: {counted(others, 'finding')}"] if others else said
 
 
 def wrong_tokens(run: Run) -> list[str]:

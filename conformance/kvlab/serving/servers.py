@@ -255,6 +255,8 @@ def vllm(seed: int) -> Server:
     arguments += ["--max-model-len", "256", "--max-num-seqs", "8"]
     arguments += ["--block-size", str(rng.choice([32, 64])), "--num-gpu-blocks-override", str(rng.choice([24, 48]))]
     arguments += ["--max-num-batched-tokens", str(rng.choice([32, 64, 256]))]
+    # By default the server kills its engine at once, and the recording lacks its last events.
+    arguments += ["--shutdown-timeout", "10"]
     return Server(
         "vllm",
         arguments,

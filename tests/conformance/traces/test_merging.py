@@ -398,7 +398,7 @@ def bad(folder: Path) -> dict[str, tuple[list[Path], str]]:
     return {
         "a message without a sender": (
             [good, file("lonely", header(), taken(1), receive("m"), taken(2))],
-            "lonely.jsonl:3: message 'm' is received here, and no file sends it",
+            "lonely.jsonl:3: message 'm' is received here, and no file sends it (a killed host's file lacks its end)",
         ),
         "a circle of messages": (
             [one, two],
