@@ -21,6 +21,7 @@ import msgspec
 import zstandard
 
 from kvtrace.header import encode
+from kvtrace.repeats import Repeats
 
 Line = bytes | Callable[[], bytes]
 """One line without its end, or a function that makes it in the writer's thread."""
@@ -69,6 +70,7 @@ class Sink:
         self._part_size = self._size = 0
         self._closing = self._busy = False
         self._compressor = zstandard.ZstdCompressor(LEVEL)
+        self._repeats = Repeats()
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kvspec-recorder", daemon=True)
         self._thread.start()
@@ -105,7 +107,7 @@ class Sink:
         atexit.unregister(self.close)
 
     def drain(self, timeout: float = 10.0) -> bool:
-        """Wait until all lines are written, unless the sink is closed; for tests and readers."""
+        """Wait until no line waits, unless the sink is closed; for tests and readers."""
         self._wake.set()
         deadline = time.monotonic() + timeout
         while (self._waiting or self._busy) and self._thread.is_alive() and time.monotonic() < deadline:
@@ -119,7 +121,7 @@ class Sink:
             self._wake.clear()
             last = self._closing
             self._empty()
-        self._close_file()
+        self._end_file()
 
     def _empty(self) -> None:
         """Write what waits now. Lines that come meanwhile would be frames of one line, and wait for the next look."""
@@ -130,8 +132,9 @@ class Sink:
             item = self._waiting.popleft()
             if isinstance(item, tuple):
                 line, weight = item
-                batch.append(line if isinstance(line, bytes) else self._made(line))
-                size += len(batch[-1])
+                news = self._repeats.news(line if isinstance(line, bytes) else self._made(line))
+                batch += news
+                size += sum(map(len, news))
                 self._written_weight += weight
                 if size <= BATCH:
                     continue
@@ -140,7 +143,7 @@ class Sink:
             if isinstance(item, msgspec.Struct):
                 self._begin_file(item)
             elif item is None:
-                self._close_file()
+                self._end_file()
         self._write(batch)
         self._busy = False
 
@@ -158,7 +161,7 @@ class Sink:
             return b""
 
     def _begin_file(self, header: msgspec.Struct) -> None:
-        self._close_file()
+        self._end_file()
         self._recording += 1
         self._part = self._size = 0
         self._kept.append([])
@@ -213,6 +216,11 @@ class Sink:
 
     def _give_up(self, reason: str) -> None:
         self.problem = reason
+        self._close_file()
+
+    def _end_file(self) -> None:
+        """End the recording, if there is one."""
+        self._write(self._repeats.changed())
         self._close_file()
 
     def _close_file(self) -> None:

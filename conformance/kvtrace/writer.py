@@ -6,6 +6,7 @@
     trace.begin(step, "compute", reads=[Use(table="request 7", stop=100)], writes=[...])
 
 Each event is encoded at once, so that the engine may go on changing its lists, and a separate thread writes it.
+References that are taken and given back again, while nothing else happens, are written once (`kvtrace.repeats`).
 No error here reaches the engine: the recording ends, and `problem` says why.
 """
 
@@ -99,7 +100,7 @@ class TraceWriter:
             self._end(reason)
 
     def flush(self, timeout: float = 10.0) -> bool:
-        """Wait until all events recorded so far are in the file."""
+        """Wait until all events recorded so far are in the file, but for those that may be left out."""
         return self._sink.drain(timeout)
 
     def close(self) -> None:

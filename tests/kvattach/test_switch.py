@@ -15,7 +15,7 @@ import pytest
 from kvattach.hooks import RuleBroken
 from kvattach.switch import STARTUP, Followed, Strict, SwitchError, switched_on
 from kvspec.memory import Pool
-from kvspec.memory.events import Release, Take
+from kvspec.memory.events import EndHolder, Release, Take
 from kvtrace.writer import TraceWriter
 
 POOLS = {"kv": Pool(num_pages=4)}
@@ -142,6 +142,7 @@ def test_a_recording_that_is_full_ends_with_its_check(
     def ended() -> bool:
         trace.emit(Take("a", "kv", [1]))
         trace.emit(Release("a", "kv", [1]))
+        trace.emit(EndHolder("a"))
         return "events checked" in trace.reports[0].read_text()
 
     until(ended)
