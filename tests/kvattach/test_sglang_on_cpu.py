@@ -1,13 +1,16 @@
 """SGLang's hooks in a server on a CPU: operations are done at once, and rows are read as far as they are new."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from benchmarks.late_hooks import Engine, Events, attached, release
 
 from kvattach.sglang.hooks import Attached
 from kvlab.drives import CheckedTrace
-from kvspec.memory.events import Begin, End, Map, MemoryEvent, Wait
+from kvspec.memory.events import Begin, End, Map, MemoryEvent, Release, Share, Wait
+from kvtrace.writer import TraceWriter
 
 
 class Checked(Events):
@@ -70,3 +73,32 @@ def test_a_page_that_is_freed_and_still_used_is_found() -> None:
     trace = Checked()
     serve(Engine(6, 4, "cpu", 16), trace, frees_early=True)
     assert trace.check.found
+
+
+def test_a_prefix_that_is_locked_and_unlocked_again_and_again_is_recorded_once(tmp_path: Path) -> None:
+    """As `PrefillAdder.add_one_req` does while no request fits."""
+    trace, engine = TraceWriter(tmp_path / "t.jsonl"), Engine(6, 4, "cpu", 16)
+    hooked = Attached(release(), trace)
+    try:
+        hooked.watch(SimpleNamespace(cache=engine.cache, allocator=engine.allocator, rows=engine.rows, host=None))
+        engine.attached = hooked
+        engine.admit(1)
+        for _ in range(3):
+            for _ in range(500):
+                engine.cache.unlock(engine.cache.lock(1))
+            engine.decode()
+        # A request is admitted: its own lock is taken before the other one is released.
+        first, second = engine.cache.lock(1), engine.cache.lock(1)
+        engine.cache.unlock(first)
+        engine.cache.unlock(second)
+    finally:
+        engine.attached = None
+        hooked.hooks.detach()
+    trace.close()
+    events = [msgspec.json.decode(line, type=MemoryEvent) for line in trace.files[0].read_bytes().splitlines()[1:]]
+    locks = [(type(event), event.holder) for event in events if isinstance(event, Share | Release)]
+    one, other = locks[-4][1], locks[-3][1]
+    assert one != other
+    recorded = [(Share, one), (Release, one)] * 3 + [(Share, one), (Share, other), (Release, one), (Release, other)]
+    assert locks[-10:] == recorded
+    assert locks.count((Share, one)) == 4

@@ -27,7 +27,7 @@ class Locks(Rows):
     _shares = False
     """Whether pages come to nodes that are locked: loaded from the host, or of a window."""
     _launched = 0
-    """The locks and launches with rejected drafts so far."""
+    """The names of locks and the launches with rejected drafts so far."""
 
     def _lock_hooks(self, owner: Any) -> None:
         before: Callable[..., Any] = lambda _, node, *__, **___: self._path(node)  # noqa: E731
@@ -125,6 +125,8 @@ class Locks(Rows):
             self._locked.append(lock)
         elif sign < 0:
             self._locked.remove(lock)
+            if who.startswith("lock "):
+                self._unused.append(who)
         else:
             lock.low = None
 
@@ -165,6 +167,8 @@ class Locks(Rows):
         return f"write {node}" if who.startswith(("write ", "writing")) else who
 
     def _next_lock(self) -> str:
+        if self._unused:
+            return self._unused.pop()
         self._launched += 1
         return f"lock {self._launched}"
 

@@ -40,6 +40,8 @@ class Stays(States):
         self._readers: dict[int, tuple[str, str]] = {}
         """Row -> its table, and its holder, as far as captures are resolved. The table is empty until it is mapped."""
         self._locked: list[Lock] = []
+        self._unused: list[str] = []
+        """The names of released locks: a lock that is taken and released again and again has one name."""
         for pool in release.row_pools:
             self.hooks.hook(pool, "free", before=lambda _, req: self._left(req))
         if release.session_slots is not None:
