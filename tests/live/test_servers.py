@@ -30,9 +30,9 @@ FAULTS = [
     ("sglang", 2, "admitted without a lock"),
     ("sglang", 2, "duplicates kept"),
     ("sglang", 2, "tail not freed"),
+    ("sglang", 2, "row written short"),
     ("sglang", 6, "tail lost on closing"),
     ("sglang", 6, "tail lost on resuming"),
-    ("sglang", 6, "slot kept by an aborted turn"),
     ("sglang", 6, "one token too many"),
     ("transformers", 1, "tail not freed"),
     ("transformers", 1, "hit not counted"),
@@ -93,23 +93,27 @@ CHUNK_FAULTS = [
 
 CHUNKS = ["--host-cache", "--connector", "OffloadingConnector"]
 
+WRONG = "wrong token: request"
+
 PAIR_FAULTS = [
-    ("sent pages freed", True),
-    ("first blocks read", True),
-    ("row not reported", True),
-    ("notified too early", False),
-    ("read taken for done", False),
-    ("read over what was found", False),
-    ("load taken for done", False),
-    ("left in the free list", False),
-    ("hash not removed", False),
+    ("sent pages freed", WRONG),
+    ("first blocks read", WRONG),
+    ("row not reported", WRONG),
+    ("notified too early", ""),
+    ("read taken for done", ""),
+    ("read over what was found", ""),
+    ("load taken for done", ""),
+    ("left in the free list", ""),
+    ("hash not removed", ""),
 ]
-"""Defects of the driver in both servers of a pair, and whether tokens are always wrong with them."""
+"""Defects of the driver in both servers of a pair, and the report's or decode's words that they always lead to."""
 
 SGLANG_PAIR_FAULTS = [
-    ("first pages filled", True),
-    ("given back before it is sent", False),
-    ("went on before it was there", True),
+    ("first pages filled", WRONG),
+    ("given back before it is sent", ""),
+    # Decode itself aborts each request whose metadata is not there. A transfer that is over by then gives an answer,
+    # and the later transfers of the aborted ones may make it wrong.
+    ("went on before it was there", "Context corruption detected"),
 ]
 """Those of SGLang's pair."""
 
@@ -190,18 +194,19 @@ def test_a_pair_of_servers_conforms_and_no_token_is_wrong(release: str, seed: in
 
 
 @pytest.mark.parametrize(
-    ("release", "fault", "wrong"),
+    ("release", "fault", "words"),
     [
         *((release, *fault) for release in VLLM for fault in PAIR_FAULTS),
         *((release, *fault) for release in SGLANG for fault in SGLANG_PAIR_FAULTS),
     ],
 )
-def test_a_fault_of_a_pair_is_found(release: str, fault: str, wrong: bool, tmp_path: Path) -> None:
+def test_a_fault_of_a_pair_is_found(release: str, fault: str, words: str, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     done = _served(release, folder, "--pair", "--seed", "1", "--minutes", "0.3", "--fault", fault)
-    assert "is in this process" in (folder / "decode.log").read_text(encoding="utf-8")
+    log = (folder / "decode.log").read_text(encoding="utf-8")
+    assert "is in this process" in log
     assert re.search(r"^[0-9]+\. MEM-[A-Z]+ is broken in pool (prefill|decode)[^/]*/kv", done.stdout, re.MULTILINE)
-    assert ("wrong token: request" in done.stdout) >= wrong
+    assert words in done.stdout + log
 
 
 @pytest.mark.parametrize("release", SGLANG)
@@ -219,7 +224,7 @@ def test_one_run_shows_a_shared_buffer_as_a_race_and_as_wrong_tokens(tmp_path: P
     done = _served(CHECKED_OUT, tmp_path / "run", "--seed", "1", "--minutes", "0.4", "--fault", "cache-loc-reused")
     assert done.returncode == 1, done.stdout + done.stderr
     assert re.search(r"^1\. MEM-RACE is broken in pool cache_loc", done.stdout, re.MULTILINE), done.stdout
-    assert "wrong token: request" in done.stdout
+    assert WRONG in done.stdout
 
 
 @pytest.mark.parametrize(("release", "seed", "fault"), _given(FAULTS))
