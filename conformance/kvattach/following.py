@@ -1,8 +1,9 @@
 """The process that checks a recording while the engine writes it, and ends when the engine's process has ended.
 
-It appends to a report for people. Its standard output is for the engine's process: one JSON object a line, for the
-first finding of each kind and for the end. A finding after the end of the recording goes to standard error: the
-engine's process may end before it reads such a line.
+It is no descendant of the engine's process: an engine may end by killing all of its own, as vLLM and SGLang do. It
+appends to a report for people. Its standard output is for the engine's process: one JSON object a line, for the first
+finding of each kind and for the end. A finding after the end of the recording goes to standard error: the engine's
+process may end before it reads such a line.
 """
 
 import os
@@ -10,7 +11,7 @@ import sys
 import traceback
 from contextlib import redirect_stderr, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NoReturn, cast
+from typing import IO, TYPE_CHECKING, cast
 
 import msgspec
 
@@ -52,19 +53,18 @@ def message(line: str) -> Message:
     return found
 
 
-def main() -> NoReturn:
-    """Check the recording that the command names; the exit status is 0 if it conforms."""
+def main() -> None:
+    """Check the recording that the command names, in a child whose parent ends at once."""
+    if os.fork():
+        return
     from kvconform import signals
 
-    try:
+    with suppress(signals.Interrupted, OSError):  # the engine's process says that the check ended early
         signals.listen()
-        conforms = _check(*map(Path, sys.argv[1:]))
-    except (signals.Interrupted, OSError):  # the engine's process says that the check ended early
-        raise SystemExit(2) from None
-    raise SystemExit(0 if conforms else 1)
+        _check(*map(Path, sys.argv[1:]))
 
 
-def _check(trace: Path, lock_file: Path, report: Path) -> bool:
+def _check(trace: Path, lock_file: Path, report: Path) -> None:
     from rich.console import Console
 
     from kvcheck.words import describe
@@ -94,6 +94,5 @@ def _check(trace: Path, lock_file: Path, report: Path) -> bool:
             found = check_growing(console, trace, met, lock.has_no_writer)
         except Exception:
             traceback.print_exc()
-            raise SystemExit(2) from None
+            return
     send(Ended(sum(case.events for case in found.cases), found.conforms))
-    return found.conforms

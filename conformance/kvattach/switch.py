@@ -162,7 +162,7 @@ class Followed:
         if self._writer is not None:
             self._writer.close()
         if checking is not None and not checking.wait(PATIENCE):
-            _log.info("kvspec: the check goes on in process %d: %s", checking.process, checking.report)
+            _log.info("kvspec: the check goes on: %s", checking.report)
 
     def _end(self) -> "_Checking | None":
         """End the recording. Returns its check, if there is one."""
@@ -194,13 +194,13 @@ class _Checking:
             env={name: value for name, value in os.environ.items() if name != VARIABLE},
             start_new_session=True,
         )
-        self.process = self._child.pid
         self._thread = threading.Thread(target=self._listen, name="kvspec-report", daemon=True)
         self._thread.start()
 
     def _listen(self) -> None:
         """Log each kind of finding in one line."""
         assert self._child.stdout is not None
+        self._child.wait()  # its own child checks
         ended = False
         for line in self._child.stdout:
             said = following.message(line)
@@ -208,7 +208,6 @@ class _Checking:
                 _log.error("%s", said.line(self.report))
             else:
                 ended = True
-        self._child.wait()
         if not ended:
             _log.warning("kvspec: the check ended early; 'kvspec check %s' does it again", self._trace)
 

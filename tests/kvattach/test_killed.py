@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,7 @@ class Engine:
         assert self.process.stdout.readline() == "started\n"
 
     def checkers(self) -> list[int]:
-        """The checking processes of recordings in the folder."""
+        """The checking processes of recordings in the folder, also one that has not lost its parent yet."""
         found = []
         for process in Path("/proc").glob("[0-9]*"):
             try:
@@ -60,6 +61,18 @@ class Engine:
         printed = self.process.communicate(timeout=PATIENCE)
         until(lambda: not self.checkers())
         return printed
+
+
+def descendants(number: int) -> list[int]:
+    """The processes below a process, which vLLM and SGLang kill when they end."""
+    parents = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            parents[int(process.name)] = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+    found = [number]
+    for one in found:
+        found += [child for child, parent in parents.items() if parent == one]
+    return found[1:]
 
 
 def until(true: Callable[[], bool]) -> None:
@@ -112,6 +125,16 @@ def test_a_killed_engine_leaves_no_process_and_a_recording_that_can_be_checked(
     assert (events > 20 * KILLS) == (mode != "check:halt")
 
 
+def test_an_engine_whose_descendants_are_killed_first_is_checked_to_the_end(tmp_path: Path) -> None:
+    engine = Engine("check", tmp_path, "--defect")
+    (report,) = tmp_path.rglob("*.report")
+    until(lambda: bool(report.read_text()))
+    for number in descendants(engine.process.pid):
+        os.kill(number, signal.SIGKILL)
+    engine.end(signal.SIGKILL)
+    assert "events checked" in report.read_text()
+
+
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_killed_check_leaves_the_engine_as_it_is(number: signal.Signals, tmp_path: Path) -> None:
     draw = random.Random(number)
@@ -119,7 +142,7 @@ def test_a_killed_check_leaves_the_engine_as_it_is(number: signal.Signals, tmp_p
         folder = tmp_path / str(kill)
         folder.mkdir()
         engine = Engine("check", folder)
-        until(lambda engine=engine: bool(engine.checkers()))  # type: ignore[misc]
+        until(lambda engine=engine: engine.checkers() and not descendants(engine.process.pid))  # type: ignore[misc]
         (checker,) = engine.checkers()
         time.sleep(draw.uniform(0.0, 1.0))
         os.kill(checker, number)
