@@ -14,6 +14,7 @@ import pytest
 
 from kvattach.observable import observable, with_events
 from kvattach.patches import Patches
+from kvattach.vllm.kinds import Kinds
 from kvattach.vllm.offload import Offload, unobserved
 from kvattach.vllm.workers import in_this_process
 from tests.kvlab.checkout import release_of
@@ -273,3 +274,15 @@ def test_promises_of_keys_that_name_no_page_any_more_are_forgotten() -> None:
         offload.promised(key, f"label {key}", 0, group)
     assert len(offload._promised) <= 8
     assert offload.stored("name", "kept", 5).labels == ["label kept"]
+
+
+@pytest.mark.parametrize("observed", [False, True])
+def test_kinds_of_offloading_are_hooked_only_where_streams_have_functions(
+    observed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Kinds, "_observed", lambda _: None)  # it needs vLLM
+    stream = type("Stream", (), {"wait_stream": print} if observed else {})
+    hooked: list[Any] = []
+    kinds = Kinds(SimpleNamespace(), stream, None, {"json": lambda *made: hooked.append(made), "none.such": print})
+    assert kinds.start(SimpleNamespace(connector=None), None, 16) == (None, {})
+    assert bool(hooked) == observed

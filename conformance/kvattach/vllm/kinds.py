@@ -29,8 +29,12 @@ class Kinds:
         self._sides: list[Side] = []
 
     def start(self, scheduler: Any, device: Any, size: int) -> tuple[Side | None, dict[str, Pool]]:
-        """The kind that a new scheduler has, and its pools; pages of its block pool `device` have `size` slots."""
-        for module in [*filter(sys.modules.__contains__, self._kinds)]:
+        """The kind that a new scheduler has, and its pools; pages of its block pool `device` have `size` slots.
+
+        On a CPU streams are stand-ins of vLLM's own, without functions: no kind offloads there.
+        """
+        imported = filter(sys.modules.__contains__, self._kinds) if hasattr(self._classes[0], "wait_stream") else ()
+        for module in [*imported]:
             side = self._kinds.pop(module)(self._attached, self._observed())
             self._sides += [] if side is None else [side]
         if self._streams is not None:
