@@ -26,6 +26,14 @@ def checkout_of(engine: str, within: Path | None = None) -> Path:
     return folder / engine
 
 
+def sglang_jax() -> Path:
+    """The checkout of sglang-jax whose server is run. The test is skipped if it is not there."""
+    try:
+        return checkout_of("sglang-jax-cddbf6f1")
+    except EngineError as error:
+        pytest.skip(str(error))
+
+
 def release_of(version: str, engine: str = "sglang") -> Path:
     """Where a release is installed. The test is skipped if it is not there, or if such tests are not asked for."""
     if "KVSPEC_RELEASES" not in os.environ:
