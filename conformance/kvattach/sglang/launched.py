@@ -1,8 +1,8 @@
 """Hooks into SGLang's launches: what they show of requests, of their tokens, locks and rows."""
 
+import sys
 from collections.abc import Callable, Sequence
 from itertools import compress
-from operator import attrgetter
 from typing import Any
 
 from kvattach.sglang.buffers import Relay
@@ -14,10 +14,9 @@ from kvattach.sglang.table import Look
 from kvattach.sglang.view import KV, NEW, STATES, WINDOW, Ids, Stay, space
 from kvspec.memory.events import Failed, Map, Pages, Transfer, Use
 
-OUTPUT, PROMPT, LOCK = attrgetter("output_ids"), attrgetter("origin_input_ids"), attrgetter("lock")
-
-Texts = tuple[list[Sequence[int]], list[int]]
-"""The prompts of some requests, or the outputs, and their numbers of tokens. Later a text may have more at its end."""
+News = tuple[list[int], dict[int, int], list[int]]
+"""The tokens of those requests of a batch that fill further pages with them, after the pages that were filled before:
+the places of these requests in the batch, how many each has, unless it has one, and all tokens, one after the other."""
 
 
 class Launched(Locks):
@@ -40,21 +39,42 @@ class Launched(Locks):
 
     def _grows(self, stay: Stay, req: Any) -> None:
         """The output of a request so far is known."""
-        prompts, givens = _texts(PROMPT, [req])
-        outputs, counts = _texts(OUTPUT, [req])
-        self.hooks.later(lambda: self._grown(stay, prompts[0], givens[0], outputs[0], counts[0], always=True))
+        news, _ = self._news([req], [stay], [sys.maxsize])
+        self.hooks.later(lambda: self._grown(stay, _tokens(news).get(0)))
 
-    def _grown(
-        self, stay: Stay, prompt: Sequence[int], given: int, output: Sequence[int], count: int, *, always: bool = False
-    ) -> None:
-        """A request has so many given tokens, and a count of output. Events follow if they fill pages, or `always`."""
-        start, size = stay.known, self._size
-        fills = given + count - start >= size
-        if fills or always:
-            self._tree.used(stay.named, stay.whose)
-        if fills:
-            new = [*prompt[start:given], *output[max(0, start - given) : count]]
-            stay.known += len(new) - len(new) % size
+    def _news(self, reqs: Sequence[Any], stays: Sequence[Stay], stops: Sequence[int]) -> tuple[News, list[int]]:
+        """Capture the tokens of a batch that fill further pages, if pages before these positions are further ones.
+
+        Also the places of those who may have another lock.
+        """
+        size, locked = self._size, list[int]()
+        places, counts, tokens = list[int](), dict[int, int](), list[int]()
+        for at, req, stay, stop in zip(range(len(reqs)), reqs, stays, stops, strict=True):
+            lock = getattr(req, "lock", None)
+            if lock is None or lock is not stay.lock:
+                locked.append(at)
+            start = stay.captured
+            if stop - start < size:
+                continue
+            prompt, output = req.origin_input_ids, req.output_ids
+            new = len(prompt) + len(output) - start
+            if new < size:
+                continue
+            places.append(at)
+            if new == 1 and output:  # much quicker
+                stay.captured = start + 1
+                tokens.append(output[-1])
+                continue
+            stay.captured = start + new - new % size
+            counts[at] = new
+            tokens += [*prompt[start:], *output] if new > len(output) else output[-new:]
+        return (places, counts, tokens), locked
+
+    def _grown(self, stay: Stay, new: list[int] | None) -> None:
+        """A request has further tokens, which fill pages; `None`: they fill none."""
+        self._tree.used(stay.named, stay.whose)
+        if new is not None:
+            start, stay.known = stay.known, stay.known + len(new) - len(new) % self._size
             self.hooks.emit(*stay.grown(new, start))
 
     # Launches
@@ -123,16 +143,16 @@ class Launched(Locks):
         drafted = [max(stop, start + drafts) for start, stop in zip(starts, stops, strict=True)] if drafts else stops
         # The request also holds the room for further drafts.
         rooms = [max(at, req.kv.kv_allocated_len) for at, req in zip(drafted, reqs, strict=True)] if drafts else stops
-        prompts, givens = _texts(PROMPT, reqs)
-        outputs, counts = _texts(OUTPUT, reqs)
-        owners = self._owners(reqs, stays)
+        news, locked = self._news(reqs, stays, stops)
+        owners = self._owners(reqs, stays, locked)
         seen, tensors = self._table.look(stays, rooms)
         indices = [] if self._relay is None else self._relay.reads
 
         def resolved(*tensors: Any) -> None:
+            new = _tokens(news)
             for at, (stay, look) in enumerate(zip(stays, seen(*tensors), strict=True)):
-                if stops[at] - stay.known >= self._size:
-                    self._grown(stay, prompts[at], givens[at], outputs[at], counts[at])
+                if at in new:
+                    self._grown(stay, new[at])
                 if at in owners:
                     self.hooks.emit(Transfer(owners[at], stay.name))
                 if self._window:
@@ -145,16 +165,14 @@ class Launched(Locks):
 
         self.hooks.later(resolved, *tensors)
 
-    def _owners(self, reqs: list[Any], stays: list[Stay]) -> dict[int, str]:
-        """Those whose locks requests of a batch take over, by the request's place."""
+    def _owners(self, reqs: list[Any], stays: list[Stay], places: list[int]) -> dict[int, str]:
+        """Those whose locks requests at these places of a batch take over, by place."""
         owners: dict[int, str] = {}
-        if not self._release.checkpoints:  # locks have no owner
-            return owners
-        for at, lock, stay in zip(range(len(reqs)), map(LOCK, reqs), stays, strict=True):
-            if lock is None or lock is not stay.lock:
-                stay.lock, owner = lock, self._adopted(reqs[at], stay.name)
-                if owner is not None:
-                    owners[at] = owner
+        for at in places:
+            req, stay = reqs[at], stays[at]
+            stay.lock, owner = getattr(req, "lock", None), self._adopted(req, stay.name)
+            if owner is not None:
+                owners[at] = owner
         return owners
 
     def _launch_reads(self, stays: list[Stay], starts: list[int], stops: list[int]) -> list[Use]:
@@ -255,6 +273,11 @@ def _with_rows(
     return [*compress(stays, has)], [*compress(reqs, has)], [*compress(starts, has)], [*compress(stops, has)]
 
 
-def _texts(name: "attrgetter[Sequence[int]]", reqs: list[Any]) -> Texts:
-    texts = [*map(name, reqs)]
-    return texts, [*map(len, texts)]
+def _tokens(news: News) -> dict[int, list[int]]:
+    """The place of each request that fills further pages -> its new tokens."""
+    places, counts, tokens = news
+    by_place, at = {}, 0
+    for place in places:
+        begin, at = at, at + counts.get(place, 1)
+        by_place[place] = tokens[begin:at]
+    return by_place

@@ -6,7 +6,6 @@ launch reads them on the stream of the launches.
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from operator import attrgetter
 from typing import Any
 
 from kvattach.hooks import Trace
@@ -14,8 +13,6 @@ from kvattach.sglang.release import Release
 from kvattach.sglang.residency import Stays
 from kvattach.sglang.view import NEW, ROWS, Ids, Stay
 from kvspec.memory.events import Map, Pool, Take, Transfer, Use
-
-RID = attrgetter("rid")
 
 Entries = tuple[int, int, int]
 """Entries of a row: the row, the first and the last (exclusive)."""
@@ -73,9 +70,8 @@ class Rows(Stays):
 
     def _readers_of(self, reqs: list[Any]) -> list[Stay | None]:
         """The residencies of requests that read rows; `None`: a request has none."""
-        stays: list[Stay | None] = [*map(self._stays.get, map(RID, reqs))]
-        if None in stays:
-            stays = [stay or self._begins(req) for stay, req in zip(stays, reqs, strict=True)]
+        known = self._stays.get
+        stays = [known(req.rid) or self._begins(req) for req in reqs]
         if self._release.rows_by_number:
             for req, stay in zip(reqs, stays, strict=True):
                 # The next chunk of a prompt has another row.

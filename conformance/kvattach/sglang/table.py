@@ -44,7 +44,7 @@ class Table:
         self._behind: Any = sides.numpy() if on_host and sides is not None else None
 
     def look(self, stays: Sequence[Stay], stops: Sequence[int], *, anew: bool = False) -> tuple[Seen, list[Any]]:
-        """Capture the rows of requests, each up to a position; `anew` again all entries up to there.
+        """Capture the rows of requests, each up to a position; `anew` also the entries that were captured before.
 
         Returns the maker of a look at each, and the tensors that hold their entries.
         """
@@ -53,20 +53,18 @@ class Table:
             return lambda: looks, []
         size, width = self._size, self._width
         index, seen = array("q"), partial(self._seen, stays, stops, anew)
-        if anew:
-            for stay in stays:
-                stay.looked = 0
-        append = index.append
         for stay, stop in zip(stays, stops, strict=True):
-            first = stay.looked
-            if first < stop:
-                begin = stay.row * width + first
-                if stop - first <= size:
-                    append(begin)
-                    stay.looked = first + size
-                else:
-                    index.extend(range(begin, begin + stop - first, size))
-                    stay.looked = stop + -stop % size
+            first = 0 if anew else stay.looked
+            if first >= stop:
+                continue
+            row, end = stay.row * width, first + size
+            if end >= stop:
+                index.append(row + first)
+            else:
+                index.extend(range(row + first, row + stop, size))
+                end = stop + -stop % size
+            if end > stay.looked:
+                stay.looked = end
         if not index:
             return partial(repeat, NOTHING, len(stays)), []
         entries = self._torch.take(self._entries, self._sent(index))

@@ -56,8 +56,10 @@ class Stay(Run):
         self.entries = bytearray()
         """The first entry of each page in its row at the last launch, as bytes."""
         self.row = -1
+        self.captured = 0
+        """The tokens that were captured for its labels, in whole pages."""
         self.known = 0
-        """The tokens of its labels, in whole pages, as far as captures are resolved."""
+        """The same, as far as captures are resolved."""
         self.lock: Any = None
         """The lock with which it was launched last."""
         self.looked = 0
