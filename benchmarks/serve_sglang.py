@@ -94,10 +94,6 @@ def _stat(process: int) -> list[str]:
     return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
 
 
-def _parent(process: int) -> int:
-    return int(_stat(process)[1])
-
-
 def _spent(process: int | None) -> float:
     """Processor time so far of all threads, in seconds."""
     if process is None:
@@ -145,9 +141,9 @@ def started(version: str, name: str, folder: Path, page_size: int, layers: int) 
         scheduler = _process(lambda number, said: "sglang::scheduler" in said and os.getpgid(number) == process.pid)
         if scheduler is None:
             raise NoEnvironment("the server has no process whose name is that of a scheduler (sglang::scheduler)")
-        checks = _process(lambda number, said: "kvattach.following" in said and _parent(number) == scheduler)
+        checks = _process(lambda _, said: "kvattach.following" in said and str(folder) in said)
         if name == "check" and checks is None:
-            raise NoEnvironment("no process of the scheduler checks its recording (kvattach.following)")
+            raise NoEnvironment("no process checks the recording of the scheduler (kvattach.following)")
         arm = Arm(port, scheduler, checks)
         arm.asked(prompts("warm"))
         for kept in (arm.processor, arm.checking, arm.rate, arm.first):
