@@ -32,6 +32,9 @@ def serve(
         str,
         typer.Option(metavar="NAME", help="Inject a fault into the engine first ('kvspec engines inject' names them)."),
     ] = "",
+    without_known: Annotated[
+        bool, typer.Option("--without-known", help="Apply the fixes of known issues first (not vLLM's).")
+    ] = False,
     host_cache: Annotated[bool, typer.Option("--host-cache", help="SGLang, vLLM: a cache on the host, too.")] = False,
     cuda: Annotated[bool, typer.Option("--cuda", help="SGLang: on a GPU, with the kernels of --python.")] = False,
     connector: Annotated[
@@ -79,12 +82,16 @@ def serve(
         raise typer.BadParameter("--cuda is for sglang alone, with --python")
     if pair and (engine not in ("vllm", "sglang") or host_cache or cuda):
         raise typer.BadParameter("--pair is for vllm and sglang alone, without --host-cache and --cuda")
+    if without_known and engine == "vllm":
+        raise typer.BadParameter("--without-known is not for vllm, whose fixes are for parts that a drive alone loads")
     if keep is not None and keep.exists():
         raise typer.BadParameter(f"{keep} is there already: give a new folder")
     with tempfile.TemporaryDirectory(prefix="kvspec-serve-") as scratch:
         folder = Path(scratch) if keep is None else keep
         folder.mkdir(parents=True, exist_ok=True)
-        settings = Settings(seed, minutes * 60, clients, fault, host_cache, pair, cuda, connector, answers)
+        settings = Settings(
+            seed, minutes * 60, clients, fault, host_cache, pair, cuda, connector, answers, without_known
+        )
         try:
             status = serve_and_report(
                 Output(), engine, version, folder.absolute(), python, checkout and checkout.absolute(), settings

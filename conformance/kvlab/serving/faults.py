@@ -1,4 +1,4 @@
-"""Defects in a real server: those that drives inject into an engine's own code, by name."""
+"""Changes of the engine in a real server: the defects, and the fixes of known issues, that drives also have."""
 
 import importlib
 import logging
@@ -22,6 +22,12 @@ def wait_for_engine(named: str) -> None:
     engine, _, name = named.partition(": ")
     module, defects = DEFECTS[engine]
     sys.meta_path.insert(0, After({module}, lambda _: _inject(module, defects, name)))
+
+
+def wait_to_fix(engine: str) -> None:
+    """Fix an engine's known issues once its scheduler or manager is imported."""
+    module, _ = DEFECTS[engine]
+    sys.meta_path.insert(0, After({module}, lambda _: _fix(engine)))
 
 
 def _of_sglang() -> list[Defect]:
@@ -60,6 +66,44 @@ DEFECTS: dict[str, tuple[str, Callable[[], list[Defect]]]] = {
     "transformers": ("transformers.generation.continuous_batching.continuous_api", _of_transformers),
 }
 """Engine -> the module after whose import a defect is injected, and its defects."""
+
+
+def _fix_sglang(patches: Patches) -> None:
+    from kvlab.sglang.issues import fix
+
+    fix(Release(Path(importlib.import_module("sglang").__path__[0])), patches)
+
+
+def _fix_transformers(patches: Patches) -> None:
+    from kvattach.transformers.modules import imported
+    from kvlab.transformers.fixes import fix
+
+    fix(imported(), patches)
+
+
+def _fix_sglang_jax(patches: Patches) -> None:
+    from kvattach.sglang_jax.modules import imported
+    from kvlab.sglang_jax.fixes import fix
+
+    fix(imported(), patches)
+
+
+FIXES: dict[str, Callable[[Patches], None]] = {
+    "sglang": _fix_sglang,
+    "sglang-jax": _fix_sglang_jax,
+    "transformers": _fix_transformers,
+}
+"""Engine -> the fixes of its known issues. Those of vLLM are for parts that only drives load."""
+
+
+def _fix(engine: str) -> None:
+    try:
+        FIXES[engine](Patches())
+        _log.warning("kvspec: the known issues of %s are fixed in this process", engine)
+    except Exception:
+        # Otherwise the known issues would look as if their fixes did not help.
+        _log.exception("kvspec: the known issues of %s could not be fixed", engine)
+        raise SystemExit(2) from None
 
 
 def _inject(module: str, defects: Callable[[], list[Defect]], name: str) -> None:

@@ -58,6 +58,8 @@ class Settings:
     """vLLM's connector to the host cache."""
     answers: int = 0
     """Traffic continues until there are so many whole answers."""
+    without_known: bool = False
+    """Whether the engine's known issues are fixed first."""
 
 
 @dataclass
@@ -92,6 +94,8 @@ def serve(
     fault = server.issues.get(settings.fault, {})
     if settings.fault and not fault:
         fault = {"KVSPEC_FAULT": f"{server.engine}: {settings.fault}"}
+    if settings.without_known:
+        fault = {**fault, "KVSPEC_FIXED": server.engine}
     environment, model = prepared(server, python, release, folder)
     say(f"starting {' '.join(server.arguments)}")
     run = Run(Traffic(), [])

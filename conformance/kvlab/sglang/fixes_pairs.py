@@ -8,7 +8,11 @@ from kvlab.injection import mend
 def fix_filled(release: Release, patches: Patches) -> None:
     """Decode gives pages to prefill only when no launch writes them any more."""
     asked = "decode_req.metadata_buffer_index = (\n"
-    waits = "if self.scheduler.enable_overlap:\n        self.scheduler.forward_stream.synchronize()\n    "
+    # The stream of a CPU, on which an operation is done when its call returns, cannot be waited for.
+    stream = "self.scheduler.forward_stream"
+    waits = (
+        f"if self.scheduler.enable_overlap and hasattr({stream}, 'synchronize'):\n        {stream}.synchronize()\n    "
+    )
     queue = release.pair.decode.DecodePreallocQueue
     mend(patches, "pages that are free", (queue, "_send_kv_metadata", asked, waits + asked))
 

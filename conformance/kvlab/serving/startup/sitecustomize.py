@@ -1,7 +1,8 @@
 """Python imports this in every process of a server that `kvspec serve` starts.
 
 Stubs replace packages with compiled GPU kernels; `KVSPEC_STUBS` names them. `KVSPEC_FAULT` names a defect to inject
-into the engine, and `KVSPEC_ARRAYS` sets where arrays begin. Hooks are also installed in engines that load no plugins.
+into the engine, `KVSPEC_FIXED` the engine whose known issues are fixed, and `KVSPEC_ARRAYS` sets where arrays begin.
+Hooks are also installed in engines that load no plugins.
 """
 
 import os
@@ -29,6 +30,11 @@ if os.environ.get("KVSPEC_FAULT"):
     from kvlab.serving.faults import wait_for_engine
 
     wait_for_engine(os.environ["KVSPEC_FAULT"])
+
+if os.environ.get("KVSPEC_FIXED"):
+    from kvlab.serving.faults import wait_to_fix
+
+    wait_to_fix(os.environ["KVSPEC_FIXED"])
 
 if os.environ.get("KVSPEC_ARRAYS"):
     from kvlab.serving.arrays import begin_arrays
