@@ -1,11 +1,14 @@
-"""The SGLang servers whose memory the hooks know, and the pool that a server has on the host."""
+"""The SGLang servers whose memory the hooks know, the pool that a server has on the host, and the end of its loop."""
 
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from kvattach.sglang.live import host_pool, not_hooked
+from kvattach.hooks import Hooks
+from kvattach.sglang.live import host_pool, not_hooked, watch_loops
+from kvspec.memory.events import Failed
+from tests.kvattach.lagging import Events
 
 PYTHON, RUST = type("UnifiedTreeCore", (), {}), type("RustUnifiedTreeCore", (), {})
 
@@ -43,3 +46,16 @@ def test_the_pool_of_pages_on_the_host_is_found_in_newer_and_older_releases() ->
     assert host_pool(SimpleNamespace(host_pool_group=group)) is pool
     assert host_pool(SimpleNamespace(token_to_kv_pool_host=pool)) is pool
     assert host_pool(SimpleNamespace(host_pool_group=None)) is None
+
+
+def test_an_error_that_ends_the_scheduler_is_an_event() -> None:
+    class Scheduler:
+        def event_loop_overlap(self) -> None:
+            raise ValueError("it has a slot already")
+
+    trace = Events()
+    watch_loops(Hooks(trace), Scheduler)
+    with pytest.raises(ValueError, match="a slot"):
+        Scheduler().event_loop_overlap()
+    words = "event_loop_overlap: ValueError: it has a slot already"
+    assert trace.all == [Failed("assertion", words, at="event_loop_overlap")]

@@ -5,6 +5,7 @@ import logging
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -37,6 +38,9 @@ class _Handler(BaseHTTPRequestHandler):
     """Sessions, streams, and orders; `silent` requests are never answered."""
 
     sessions: dict[str, list[int]]
+    prompts: dict[str, list[int]]
+    """Request -> its tokens, after those of its session."""
+    aborted: set[str]
     silent = False
     held: dict[int, list[int]]
     """Number of a prompt that was computed -> its tokens, until its KV is asked for."""
@@ -53,6 +57,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.sessions[body["session_id"]] = []
         if self.path == "/v1/completions":
             self._complete(body)
+        if self.path == "/abort_request":
+            self.aborted.add(body["rid"])
         if self.path != "/generate":
             return
         if "bootstrap_room" in body:
@@ -68,13 +74,18 @@ class _Handler(BaseHTTPRequestHandler):
         tokens = self.sessions.get(session, []) + body["input_ids"]
         output: list[int] = []
         asked = body["sampling_params"]["max_new_tokens"]
+        self.prompts[body["rid"]] = tokens
         for _ in range(asked):
-            output.append((([*tokens, *output])[-1] + 1) % 508)
-            reason = {"type": "length"} if len(output) == asked else None
+            time.sleep(0.001 if session else 0.0)
+            ended = "abort" if body["rid"] in self.aborted else "length" if len(output) + 1 == asked else None
+            output += [(([*tokens, *output])[-1] + 1) % 508] if ended != "abort" else []
+            reason = {"type": ended} if ended else None
             message = {"output_ids": output, "meta_info": {"finish_reason": reason}}
             try:
                 self.wfile.write(b"data: " + json.dumps(message).encode() + b"\n\n")
             except OSError:
+                return
+            if ended == "abort":
                 return
         if session is not None:
             self.sessions[session] = tokens + output
@@ -98,8 +109,11 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def _server(*, silent: bool = False, decode_ends: bool = False) -> Iterator[int]:
-    kept: dict[str, dict[str, object]] = {"sessions": {}, "held": {}, "meetings": {}}
+def _server(
+    *, silent: bool = False, decode_ends: bool = False, prompts: dict[str, list[int]] | None = None
+) -> Iterator[int]:
+    asked = {} if prompts is None else prompts
+    kept: dict[str, object] = {"sessions": {}, "prompts": asked, "aborted": set(), "held": {}, "meetings": {}}
     handler = type("Handler", (_Handler,), {**kept, "silent": silent, "decode_ends": decode_ends})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         server.daemon_threads, server.block_on_close = True, False
@@ -120,6 +134,25 @@ def test_each_answer_is_kept_with_all_that_came_before_it() -> None:
     assert all(len(answer.output) == answer.asked for answer in whole)
     for answer in traffic.answers:
         assert answer.output == [(answer.prompt[-1] + 1 + index) % 508 for index in range(len(answer.output))]
+
+
+@pytest.mark.slow
+def test_a_session_goes_on_without_its_aborted_turns() -> None:
+    asked: dict[str, list[int]] = {}
+    with _server(prompts=asked) as port:
+        clients = Clients(replace(sglang(SEED), controls=(), sessions=4), port, SEED, clients=4)
+        traffic = clients.run(2)
+    assert not traffic.failures
+    assert all(answer.prompt == asked[answer.rid] for answer in traffic.answers)
+    aborted = set[str]()
+    later = 0
+    for answer in traffic.answers:
+        session, turn, _ = [*answer.rid.split("."), ""][:3]
+        if turn and answer.asked:
+            later += session in aborted
+        elif turn:
+            aborted.add(session)
+    assert later
 
 
 @pytest.mark.slow
@@ -213,6 +246,17 @@ def test_a_fault_waits_for_its_own_engine(monkeypatch: pytest.MonkeyPatch) -> No
     waiting = sys.meta_path[0]
     assert isinstance(waiting, After)
     assert waiting.names == {"sglang.srt.managers.scheduler"}
+
+
+def test_known_issues_are_fixed_once_the_engine_is_imported() -> None:
+    wait = "from kvlab.serving.faults import wait_to_fix; wait_to_fix('transformers')"
+    ask = (
+        "from transformers.generation.continuous_batching.scheduler import Scheduler; "
+        "print(hasattr(Scheduler.clear_cancelled_requests, '__injected__'))"
+    )
+    for code, fixed in ((ask, False), (f"{wait}; {ask}", True)):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert done.stdout == f"{fixed}\n"
 
 
 def test_vllm_sends_new_tokens_only() -> None:
@@ -310,6 +354,7 @@ def test_our_packages_are_linked_where_those_of_engines_are_not_installed(tmp_pa
         (["sglang-jax"], "--checkout names the folder of sglang-jax"),
         (["sglang==0.5.23", "--checkout", "."], "and of no other engine"),
         (["sglang==0.5.23", "--python", "/nowhere/python"], "/nowhere/python"),
+        (["vllm==0.32.0", "--without-known"], "--without-known is not for vllm"),
         (["transformers==5.19.0", "--host-cache"], "--host-cache is for sglang and vllm alone"),
         (["vllm==0.32.0", "--host-cache", "--connector", "Other"], "--connector is SimpleCPUOffloadConnector or"),
         (["vllm==0.32.0", "--connector", "OffloadingConnector"], "for vllm with --host-cache"),

@@ -64,6 +64,7 @@ def _watch(trace: Trace, seen: tuple[Release, Chunks | None], _: None, scheduler
     attached.hooks.hook(worker, "forward_batch_generation", before=live.launches, after=live.launched)
     attached.hooks.hook(type(scheduler), "process_batch_result", before=live.processed)
     attached.hooks.hook(type(scheduler), "on_idle", before=live.idled)
+    watch_loops(attached.hooks, type(scheduler))
     half = scheduler.disaggregation_mode.value
     turn = "get_next_batch_to_run" if half == ALONE else f"get_next_disagg_{half}_batch_to_run"
     attached.hooks.hook(type(scheduler), turn, after=live.turned)
@@ -83,6 +84,13 @@ def _watch(trace: Trace, seen: tuple[Release, Chunks | None], _: None, scheduler
         attached.hooks.tape.start()
     version = getattr(importlib.import_module("sglang"), "__version__", "?")
     _log.info("kvspec: recording the scheduler of SGLang %s", version)
+
+
+def watch_loops(hooks: Hooks, scheduler: type[Any]) -> None:
+    """Emit `failed` if an error ends one of the scheduler's loops; its process runs one of them."""
+    for name in dir(scheduler):
+        if name.startswith("event_loop_"):
+            hooks.watch(scheduler, name)
 
 
 def _session(scheduler: Any) -> str:

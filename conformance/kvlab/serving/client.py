@@ -14,7 +14,7 @@ from itertools import count
 from typing import Any
 
 from kvlab.model import VOCABULARY, Answer
-from kvlab.serving.servers import Control, Server
+from kvlab.serving.servers import Control, Server, aborting
 
 PATIENCE = 120.0
 """Seconds after which an unanswered request counts as forgotten by the server."""
@@ -26,6 +26,9 @@ GRACE = 10.0
 
 LONGEST_PROMPT = 100
 LONGEST_ANSWER = 40
+WHOLE, ABORTED = "length", "abort"
+"""The reasons for which an answer ends."""
+
 TURNS = 4
 """The most turns of a session."""
 
@@ -103,7 +106,10 @@ class Clients:
         return stem + [rng.randrange(VOCABULARY) for _ in range(rng.randint(1, 20))]
 
     def _talk(self, rng: random.Random, name: str) -> None:
-        """A streaming session of some turns. The answer of a turn comes before the next turn's tokens."""
+        """A streaming session of some turns. The answer of a turn comes before the next turn's tokens.
+
+        After an aborted turn the session goes on as if there had been none.
+        """
         opened, closed = self._server.session(name)
         if self._post(*opened)[0] >= 400:
             return
@@ -112,18 +118,19 @@ class Clients:
             with self._lock:
                 self.traffic.turns += 1
             said = self._prompt(rng)[: LONGEST_PROMPT // TURNS]
-            answer = self._ask(rng, f"{name}{turn}.", said, session=name, before=known)
-            if answer is None:
+            answer, ended = self._ask(rng, f"{name}{turn}.", said, session=name, before=known)
+            if ended == WHOLE:
+                known = answer.prompt + answer.output
+            elif ended != ABORTED:
                 break
-            known = answer.prompt + answer.output
         self._post(*closed)
 
     def _ask(
         self, rng: random.Random, rid: str, tokens: list[int], session: str = "", before: list[int] | None = None
-    ) -> Answer | None:
-        """Send one request. Returns its answer; `None` if that is incomplete."""
+    ) -> tuple[Answer, str | None]:
+        """Send one request. Returns its answer, and why that ends; `None`: the client has hung up, or has an error."""
         asked = rng.randint(1, LONGEST_ANSWER)
-        cut = rng.randint(1, asked) if rng.random() < 0.15 and not session else None
+        cut = rng.randint(1, asked) if rng.random() < 0.15 else None
         path, body = self._server.ask(rid, tokens, asked, session)
         answer = Answer(rid, (before or []) + tokens, [], asked)
         with self._lock:
@@ -134,21 +141,24 @@ class Clients:
             else:
                 if self._server.pair:
                     body["kv_transfer_params"] = self._prefilled(path, self._server.prefill(body))
-                ended = self._stream(path, body, answer, cut)
+                ended = self._stream(path, body, answer, cut, session)
         finally:
             with self._lock:
                 self._live.pop(rid, None)
         with self._lock:
-            if ended:
-                self.traffic.answers.append(answer)
-                return answer
-            self.traffic.aborted += 1
-            answer.asked = 0
             self.traffic.answers.append(answer)
-        return None
+            if ended != WHOLE:
+                self.traffic.aborted += 1
+                answer.asked = 0
+        return answer, ended
 
-    def _stream(self, path: str, body: dict[str, Any], answer: Answer, cut: int | None) -> bool:
-        """Fill in an answer as it arrives, and disconnect after `cut` tokens. Returns whether it is complete."""
+    def _stream(
+        self, path: str, body: dict[str, Any], answer: Answer, cut: int | None, session: str = ""
+    ) -> str | None:
+        """Fill in an answer as it arrives. Returns why it ends; `None` without a reason of the server.
+
+        After `cut` tokens the client disconnects, or aborts the request by its name if it is a turn of a session.
+        """
         with closing(_connection(self._port)) as connection:
             connection.request("POST", path, json.dumps(body), JSON)
             response = connection.getresponse()
@@ -156,20 +166,24 @@ class Clients:
                 response.read()
                 with self._lock:
                     self.traffic.refused += 1
-                return False
+                return None
             reason = None
             for message in _messages(response):
                 if "error" in message:
                     with self._lock:
                         self.traffic.failures.append(f"{answer.rid}: {message['error']}")
-                    return False
+                    return None
                 tokens, reason = self._server.answered(message)
                 answer.output = tokens if self._server.cumulative else answer.output + tokens
                 if cut is not None and len(answer.output) >= cut:
-                    return False
-            return reason == "length"
+                    if not session:
+                        return None
+                    for order in aborting(answer.rid):
+                        self._post(*order)
+                    cut = None
+            return reason
 
-    def _meet(self, path: str, body: dict[str, Any], answer: Answer, cut: int | None) -> bool:
+    def _meet(self, path: str, body: dict[str, Any], answer: Answer, cut: int | None) -> str | None:
         """Send one request to both servers of SGLang's pair at once, as its router does, and listen to decode.
 
         Decode may end it before the two have met; then prefill waits for it, until the client disconnects.
@@ -180,7 +194,7 @@ class Clients:
             line = prefill.sock  # the connection gives it up with the first line of an answer
             computed = beside.submit(_asked, prefill, path, {**body, "stream": False})
             ended = self._stream(path, body, answer, cut)
-            if ended or wait([computed], GRACE).done:
+            if ended == WHOLE or wait([computed], GRACE).done:
                 computed.result()
             else:
                 line.shutdown(socket.SHUT_RDWR)

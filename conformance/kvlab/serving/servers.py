@@ -113,6 +113,11 @@ class Server:
         return ("/open_session", opened), ("/close_session", {"session_id": name})
 
 
+def aborting(rid: str) -> Sequence[Request]:
+    """The control request that aborts a running one; vLLM has none."""
+    return [("/abort_request", {"rid": rid})]
+
+
 def sglang(seed: int) -> Server:
     """An SGLang server; the seed draws its page size, memory and loop."""
     rng = random.Random(f"{seed} sglang")
@@ -138,7 +143,7 @@ def sglang(seed: int) -> Server:
             "KVSPEC_STUBS": "sgl_kernel,torchaudio,torchvision._meta_registrations",
         },
         (
-            lambda rid: [("/abort_request", {"rid": rid})],
+            aborting,
             lambda _: [("/flush_cache", {})],
             lambda _: [("/pause_generation", {"mode": "in_place"}), ("/continue_generation", {})],
             lambda _: [("/pause_generation", {"mode": "retract"}), ("/continue_generation", {})],
@@ -241,7 +246,7 @@ def sglang_jax(seed: int) -> Server:
         CHECKED_OUT,
         arguments,
         {"JAX_PLATFORMS": "cpu", "KVSPEC_ARRAYS": "32"},
-        (lambda rid: [("/abort_request", {"rid": rid})], lambda _: [("/flush_cache", {})]),
+        (aborting, lambda _: [("/flush_cache", {})]),
         issues={"cache-loc-reused": {"KVSPEC_ARRAYS": "0"}},
         head_dim=128,
         has_torch=False,
@@ -280,7 +285,7 @@ def transformers(seed: int) -> Server:
     return Server(
         "transformers",
         arguments,
-        controls=(lambda rid: [("/abort_request", {"rid": rid})], lambda _: [("/pause", {})]),
+        controls=(aborting, lambda _: [("/pause", {})]),
     )
 
 
