@@ -128,7 +128,11 @@ def _of_decode(release: Release) -> list[Defect]:
         Defect(
             "went on before it was there",
             "decode goes on with a request as soon as its pages are reserved",
-            ((transfer, "pop_transferred", "elif poll == KVPoll.Success:", "elif poll != KVPoll.Failed:"),),
+            (
+                (transfer, "pop_transferred", "elif poll == KVPoll.Success:", "elif poll != KVPoll.Failed:"),
+                (transfer, "_commit_transfer_to_req", "elif actual_room == 0:", "elif False:"),
+                (transfer, "_commit_transfer_to_req", "elif actual_room != expected_room:", "elif False:"),
+            ),
         ),
         Defect(
             "lock on a prefix kept",
