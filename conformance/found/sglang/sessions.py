@@ -213,10 +213,11 @@ def rejected(server: Server) -> None:
 
 
 def retracted(server: Server) -> None:
-    """A turn is retracted again and again, as where memory is short, and its session is sent another one meanwhile."""
+    """A turn is retracted again and again, as where memory is short: its session is sent another one, or aborts it."""
     first, second, third = prompt(0, 40), prompt(9, 5), prompt(4, 7)
     begun = server.tokens(first) or []
     alone = server.tokens(first + begun + second, "", 200)
+    without = server.tokens(first + begun + third, "", 30)
     server.open("s0")
     print(f"first turn: {server.ask(first, 's0')}")
     print(f"second turn, with no other sent: {_beside(server.tokens(second, 's0', 200), alone)}", flush=True)
@@ -228,6 +229,22 @@ def retracted(server: Server) -> None:
             early = "rejected" if server.tokens(third, "s1", 30) is None else "let in"
         print(f"third turn, sent too early: {early}", flush=True)
     print(f"second turn: {_beside(turn.result(), alone)}")
+    server.open("s2")
+    print(f"first turn: {server.ask(first, 's2')}", flush=True)
+    sampling = {"max_new_tokens": 300, "temperature": 0, "ignore_eos": True}
+    body = {"rid": "second", "input_ids": second, "sampling_params": sampling, "session_params": {"id": "s2"}}
+    with ThreadPoolExecutor(3) as clients:
+        for number in (5, 6):  # the server retracts no request that runs alone
+            clients.submit(server.tokens, prompt(number, 20), "", 300)
+        aborted = clients.submit(server.post, "/generate", body)
+        time.sleep(0.7)
+        server.post("/abort_request", {"rid": "second"})
+        tokens = aborted.result()["output_ids"]
+    print(f"second turn, aborted: {len(tokens)} tokens")
+    answer = server.tokens(third, "s2", 30)
+    print(f"third turn, as if it were the second: {_beside(answer, without)}")
+    after = server.tokens(first + begun + second + tokens + third, "", 30)
+    print(f"third turn, as if the second were not aborted: {_beside(answer, after)}")
 
 
 def _beside(answer: list[int] | None, alone: list[int] | None) -> str:

@@ -8,10 +8,11 @@ from kvattach.sglang.release import Release
 from kvlab.injection import mend
 
 _ENDS = "req.session.finish_req(req)\n"
-_ENDS_ONCE = """session = req.session
-    session.finish_req(req)
-    if not req.finished():
-        req.session, session._inflight = session, True
+_ENDS_ONCE = """if req.finished():
+        vars(slot).pop("turn", None)
+        req.session.finish_req(req)
+    else:
+        slot.turn = req.rid
 """
 _BORROWED = 'assert slot is not None, f"streaming {req.rid=} does not run on its slot"\n'
 _TO_ABORT = f"""{_BORROWED}
@@ -19,6 +20,12 @@ _TO_ABORT = f"""{_BORROWED}
         del self.slots[req.session.session_id]
         req.lock, slot.lock = slot.lock, None
         return False
+"""
+_LENT = "req = params.req\n"
+_LENT_TO_ITS_TURN = """req = params.req
+    if getattr(slot, "turn", req.rid) != req.rid:
+        self.release_session(req.session.session_id)
+        return None
 """
 
 _ABORTED = "if isinstance(req.finished_reason, FINISH_ABORT):"
@@ -102,9 +109,18 @@ _ROW_FREED = """(
 
 
 def fix_retracted(release: Release, patches: Patches) -> None:
-    """A retracted turn keeps its session busy, and remains its turn. It leaves no record if it is to be aborted."""
-    slots, name = release.session_slots, "try_cache_finished_req"
-    mend(patches, "retracted turns", (slots, name, _ENDS, _ENDS_ONCE), (slots, name, _BORROWED, _TO_ABORT))
+    """A retracted turn is not finished: the session's text is without it, and its record is for this turn alone.
+
+    It leaves no record if it is to be aborted.
+    """
+    slots = release.session_slots
+    mend(
+        patches,
+        "retracted turns",
+        (slots, "try_cache_finished_req", _ENDS, _ENDS_ONCE),
+        (slots, "try_cache_finished_req", _BORROWED, _TO_ABORT),
+        (slots, "try_match_prefix", _LENT, _LENT_TO_ITS_TURN),
+    )
 
 
 def fix_closing(release: Release, patches: Patches) -> None:

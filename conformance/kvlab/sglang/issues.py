@@ -2,8 +2,12 @@
 
 from kvattach.patches import Patches
 from kvattach.sglang.release import Release
+from kvlab.issues import remaining
 from kvlab.sglang import fixes, fixes_keys, fixes_pairs, fixes_sessions
 from kvlab.sglang.driver import Shape
+
+WITH = {"fix_closing": "fix_retracted"}
+"""A fix -> the other one without which alone its issue shows."""
 
 
 def fix(release: Release, patches: Patches, but: str = "") -> None:
@@ -13,9 +17,8 @@ def fix(release: Release, patches: Patches, but: str = "") -> None:
         known += fixes.FIXES
         known += fixes_sessions.FIXES if release.sessions is not None else ()
         known += fixes_pairs.FIXES if release.pairs else ()
-    for one in known:
-        if one.__name__ != but:
-            one(release, patches)
+    for one in remaining({one.__name__: one for one in known}, but, WITH):
+        one(release, patches)
 
 
 def can_run(release: Release, shape: Shape | None) -> bool:
