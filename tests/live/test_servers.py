@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kvlab.serving.servers import CHECKED_OUT
+from kvlab.serving.servers import CHECKED_OUT, SERVERS
 from kvlab.stubs import EngineError
 from tests.kvlab.checkout import checkout_of
 
@@ -92,6 +92,8 @@ CHUNK_FAULTS = [
 ]
 """Those of vLLM's other connector to the host."""
 
+FIXED = ["--without-known"]
+
 CHUNKS = ["--host-cache", "--connector", "OffloadingConnector"]
 
 PAIR_FAULTS = [
@@ -137,19 +139,26 @@ def _served(release: str, folder: Path, *options: str) -> "subprocess.CompletedP
     return done
 
 
+def _fixed(release: str, seed: int) -> list[str]:
+    """The option of a server whose known issues the moment of an abort shows: SGLang with sessions, transformers."""
+    engine = release.split("==")[0]
+    return FIXED if engine == "transformers" or SERVERS[engine](seed).sessions else []
+
+
 @pytest.mark.parametrize("release", RELEASES)
 @pytest.mark.parametrize("seed", range(1, 6))
 def test_a_server_conforms_and_no_token_is_wrong(release: str, seed: int, tmp_path: Path) -> None:
     # sglang-jax compiles each shape of a batch when it is met.
     least = "30" if release == CHECKED_OUT else "100"
-    done = _served(release, tmp_path / "run", "--seed", str(seed), "--minutes", MINUTES, "--answers", least)
+    options = ["--seed", str(seed), "--minutes", MINUTES, "--answers", least, *_fixed(release, seed)]
+    done = _served(release, tmp_path / "run", *options)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("release", [*SGLANG, *VLLM])
 @pytest.mark.parametrize("seed", [2, 3, 5, 7])
 def test_a_server_with_a_host_cache_conforms_and_no_token_is_wrong(release: str, seed: int, tmp_path: Path) -> None:
-    options = ["--host-cache", "--seed", str(seed), "--minutes", MINUTES, "--answers", "100"]
+    options = ["--host-cache", "--seed", str(seed), "--minutes", MINUTES, "--answers", "100", *_fixed(release, seed)]
     done = _served(release, tmp_path / "run", *options)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -183,7 +192,8 @@ def test_a_fault_of_chunks_on_the_host_is_found(release: str, seed: int, fault: 
 @pytest.mark.parametrize("release", [*VLLM, *SGLANG])
 @pytest.mark.parametrize("seed", range(1, 4))
 def test_a_pair_of_servers_conforms_and_no_token_is_wrong(release: str, seed: int, tmp_path: Path) -> None:
-    done = _served(release, tmp_path / "run", "--pair", "--seed", str(seed), "--minutes", MINUTES, "--answers", "100")
+    options = ["--pair", "--seed", str(seed), "--minutes", MINUTES, "--answers", "100"]
+    done = _served(release, tmp_path / "run", *options, *(FIXED if release in SGLANG else []))
     assert done.returncode == 0, done.stdout + done.stderr
 
 
