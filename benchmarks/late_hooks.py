@@ -283,6 +283,8 @@ class Engine:
         self._launch(self.reqs, [at - 1 for at in lengths], lengths)
         for req in self.reqs:
             req.output_ids.append(len(req.output_ids))
+        if self.attached is not None:
+            self.attached.looked()
 
     def _sent(self, numbers: list[int]) -> Any:
         """Numbers on the device, without a wait for it."""

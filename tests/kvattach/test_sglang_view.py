@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-np = pytest.importorskip("numpy")
+torch = pytest.importorskip("torch")
 
 from kvattach.hooks import Hooks, chained  # noqa: E402
 from kvattach.residency import foreign  # noqa: E402
@@ -30,11 +30,11 @@ class RustCore:
         return tuple(nodes if end == 9 else nodes[:1] for end in ends)
 
     def get_component_device_value(self, node: int, component: int) -> Any:
-        return {SWA: np.array([4, 5]), MAMBA: np.array([8])}[component] if node == 9 else None
+        return {SWA: torch.tensor([4, 5]), MAMBA: torch.tensor([8])}[component] if node == 9 else None
 
     def walk_for_kv_canary(self, *, unlocked_only: bool, swa_resident_only: bool) -> Any:
         assert unlocked_only
-        return SimpleNamespace(slot_indices=np.array([6, 7] if swa_resident_only else [10, 11, 6, 7]))
+        return SimpleNamespace(slot_indices=torch.tensor([6, 7] if swa_resident_only else [10, 11, 6, 7]))
 
 
 class Cache:
@@ -42,8 +42,8 @@ class Cache:
 
     def __init__(self) -> None:
         self.tree_core = RustCore()
-        mapping = np.zeros(12, dtype=int)
-        mapping[[6, 7]] = [4, 5]
+        mapping = torch.zeros(12, dtype=torch.int64)
+        mapping[[6, 7]] = torch.tensor([4, 5])
         self.token_to_kv_pool_allocator = SimpleNamespace(full_to_swa_index_mapping=mapping)
 
     def supports_swa(self) -> bool:
@@ -53,14 +53,15 @@ class Cache:
         return True
 
     def path_device_indices(self, node: int) -> Any:
-        return np.array([2, 3, 10, 11, 6, 7][: 6 if node == 9 else 4])
+        return torch.tensor([2, 3, 10, 11, 6, 7][: 6 if node == 9 else 4])
 
 
 @pytest.fixture
 def tree() -> OpaqueTree:
     kinds = SimpleNamespace(FULL=FULL, SWA=SWA, MAMBA=MAMBA)
     batches = SimpleNamespace(Req=type("Req", (), {"extend_image_inputs": lambda *_: None}))
-    release: Any = SimpleNamespace(unified=True, component=SimpleNamespace(ComponentType=kinds), batches=batches)
+    component = SimpleNamespace(ComponentType=kinds)
+    release: Any = SimpleNamespace(unified=True, component=component, batches=batches, torch=torch)
     made = tree_of(release, Cache(), SIZE, Pictures(release, Hooks(CheckedTrace()), lambda: None))
     assert isinstance(made, OpaqueTree)
     return made
@@ -132,6 +133,6 @@ def test_the_books_show_unlocked_pages(tree: OpaqueTree) -> None:
     def counted(pool: str) -> dict[str, Any]:
         return tree.counted(pool, *tree.books(pool), without=set())
 
-    assert counted(KV) == {"cached": [3, 5]}
-    assert counted(WINDOW) == {"cached": [2]}
+    assert counted(KV) == {"cached": [(3, 1), (5, 1)]}
+    assert counted(WINDOW) == {"cached": [(2, 1)]}
     assert counted(STATES) == {}, "of states it is not visible"

@@ -13,6 +13,7 @@ from functools import partial
 from itertools import compress, islice
 from typing import Any
 
+from kvattach.books import in_runs, steps_between
 from kvattach.buffers import BUFFERS, Buffers
 from kvattach.hooks import Hooks, Trace
 from kvattach.mini_sglang.modules import Engine
@@ -54,8 +55,8 @@ class Attached:
     ) -> None:
         """Install the hooks. `stream` and `event` are the classes that the engine uses.
 
-        The engine's own figures are emitted after every `count_every` results. A `simulated` device calls
-        `kvspec_late` of a batch when it reaches the launch of it.
+        The engine's own figures are emitted after every `count_every` results, those of a large memory less often. A
+        `simulated` device calls `kvspec_late` of a batch when it reaches the launch of it.
         """
         self.hooks = Hooks(trace)
         self._torch = engine.torch
@@ -124,6 +125,7 @@ class Attached:
         kv = Pool(page_size=page_size, num_pages=pages + 1, first_page=0, label_size=page_size, padding=[pages])
         row = Pool(page_size=self._width, num_pages=rows, first_page=0, label_size=1, padding=[rows - 1])
         self._buffers.clear()
+        self._every = steps_between(self._every, pages)
         self.hooks.trace.header("mini-sglang", {KV: kv, ROWS: row, BUFFERS: self._buffers.pool})
         self._streams.clear(self._torch.cuda)
 
@@ -393,6 +395,8 @@ class Attached:
 
     def _counted(self, counts: list[tuple[int, int]], firsts: Any) -> None:
         """The pages of nodes, of which each has so many, and so many locks; then the free pages."""
-        pages = iter(self._pages(firsts))
+        cached = sum(many for many, _ in counts)
+        pages = iter(self._pages(firsts[:cached]))
         references = {page: locks for many, locks in counts for page in islice(pages, many)}
-        self.hooks.emit(Count(KV, free=[*pages], references=references))
+        free = in_runs((firsts[cached:] // self._page_size).cpu().numpy())
+        self.hooks.emit(Count(KV, free=free, references=references))

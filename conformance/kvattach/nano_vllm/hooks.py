@@ -6,6 +6,7 @@ changes: a block that is never freed shows as a leak, and one that is freed twic
 
 from typing import Any
 
+from kvattach.books import steps_between
 from kvattach.hooks import Hooks, Trace
 from kvattach.nano_vllm.modules import Engine
 from kvattach.residency import Run
@@ -54,7 +55,10 @@ class Attached:
     """Emits the events of one scheduler, from the creation of its block manager on."""
 
     def __init__(self, engine: Engine, trace: Trace, count_every: int = 1) -> None:
-        """Install the hooks. The engine's own figures are emitted after every `count_every` steps."""
+        """Install the hooks. The engine's own figures are emitted after every `count_every` steps.
+
+        Those of a large memory are emitted less often.
+        """
         self._every = count_every
         self.hooks = hooks = Hooks(trace)
         self._manager: Any = None
@@ -110,6 +114,7 @@ class Attached:
         manager.hash_to_block_id = names
         size = manager.block_size
         pool = Pool(page_size=size, num_pages=len(manager.blocks), first_page=0, label_size=size)
+        self._every = steps_between(self._every, len(manager.blocks))
         self.hooks.trace.header("nano-vllm", {POOL: pool})
         self._manager = manager
 

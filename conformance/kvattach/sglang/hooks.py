@@ -4,10 +4,11 @@ Pages of the tree have no holder: an insert publishes pages and releases the req
 reference to each page on its path (`kvattach.sglang.locks`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from kvattach.books import in_runs, steps_between
 from kvattach.buffers import BUFFERS
 from kvattach.hooks import Trace
 from kvattach.sglang.buffers import Relay
@@ -35,8 +36,9 @@ class Attached(Launched):
     ) -> None:
         """Install the hooks. `stream` and `event` are the classes that the release uses; `None` on a CPU.
 
-        The release's own figures are emitted at every `count_every`-th of its own checks. `device` is the torch module
-        with the current stream; by default a simulated device stands in for `torch.cuda`.
+        The release's own figures are emitted at every `count_every`-th of its own checks, those of a large memory less
+        often. `device` is the torch module with the current stream; by default a simulated device stands in for
+        `torch.cuda`.
         """
         super().__init__(release, trace, stream, event)
         self._device = device or release.torch.cuda
@@ -98,6 +100,7 @@ class Attached(Launched):
         if metadata:
             pools[METADATA] = Pool(num_pages=metadata, first_page=0, label_size=1)
         self._keys = {pool: {} for pool in pools}
+        self._every = steps_between(self._every, max(pool.num_pages or 0 for pool in pools.values()))
         if getattr(memory.cache, "enable_storage", False):
             pools[STORAGE] = Pool(page_size=size, label_size=size, keyed=True)
         if self._relay is not None:
@@ -255,19 +258,22 @@ class Attached(Launched):
             if getattr(allocator, "release_pages", None) is not None:
                 free.append(allocator.release_pages)
             # A tree that is switched off has no figures.
-            locks, values = self._tree.books(pool) if pool in self._tree.pools else (None, [])
-            self.hooks.later(partial(self._counted, pool, len(free), locks), *free, *values)
+            counts, firsts = self._tree.books(pool) if pool in self._tree.pools else (None, [])
+            self.hooks.later(partial(self._counted, pool, len(free), counts), *free, *firsts)
         self.hooks.emit(Count(ROWS, free=[*self._to_token.free_slots]))
         if self._host is None:
             return
         self.hooks.later(self._host_counted, self._host.free_slots, *getattr(self._host, "release_slots", []))
 
-    def _counted(self, pool: str, parts: int, locks: list[int] | None, *tensors: Any) -> None:
+    def _counted(self, pool: str, parts: int, counts: list[tuple[int, int]] | None, *tensors: Any) -> None:
         """The first `parts` tensors have the free pages of a pool, the others the pages that the tree counts."""
-        free: Pages = [int(page) for part in tensors[:parts] for page in part.tolist()]
         loading = {page for given in self._transfers.values() for page in given.get(pool, [])}
-        books = {} if locks is None else self._tree.counted(pool, locks, tensors[parts:], without=loading)
-        self.hooks.emit(Count(pool, free=free, **books))
+        books = {} if counts is None else self._tree.counted(pool, counts, tensors[parts:], without=loading)
+        self.hooks.emit(Count(pool, free=self._listed(tensors[:parts]), **books))
 
     def _host_counted(self, *free: Any) -> None:
-        self.hooks.emit(Count(HOST, free=[page for part in free for page in self._tree.pages(part)]))
+        self.hooks.emit(Count(HOST, free=self._listed([part[:: self._size] // self._size for part in free])))
+
+    def _listed(self, parts: Sequence[Any]) -> Pages:
+        """All pages of some tensors."""
+        return in_runs(self._release.torch.cat([*parts]).cpu().numpy())

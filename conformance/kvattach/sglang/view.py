@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import Any, NamedTuple
 
+from kvattach.books import in_runs
 from kvattach.hooks import chained
 from kvattach.residency import Run
 from kvattach.sglang.pictures import Pictures, Seen, labelled
@@ -102,6 +103,7 @@ class Tree:
     def __init__(self, release: Release, cache: Any, page_size: int, pictures: Pictures) -> None:
         """View a tree with pages of `page_size` tokens."""
         self._cache, self._size, self._pictures = cache, page_size, pictures
+        self._torch = release.torch
         kinds = release.component.ComponentType if release.unified else None
         self._full = kinds.FULL if kinds is not None else None
         self._components = {KV: None}
@@ -257,17 +259,24 @@ class Tree:
     def learns(self, key: Any, pages: Ids, names: dict[int, str]) -> None:
         """A key was inserted: its path has these pages; `names` are those of the tree's pages."""
 
-    def books(self, pool: str) -> tuple[list[int], list[Any]]:
-        """The tree's part of a `count` event: the number of locks of each node, and the tensors with its pages."""
-        nodes = [*self.nodes()]
-        return [self.locks(node, pool) for node in nodes], [self._value(node, pool) for node in nodes]
+    def books(self, pool: str) -> tuple[list[tuple[int, int]], list[Any]]:
+        """The tree's part of a `count` event: the number of pages and of locks of each node, and a tensor.
 
-    def counted(self, pool: str, locks: list[int], values: Sequence[Any], without: set[int]) -> dict[str, Any]:
+        It has the first slots of all their pages, one after the other.
+        """
+        size = 1 if pool == STATES else self._size
+        values = [(self._value(node, pool), self.locks(node, pool)) for node in self.nodes()]
+        firsts = [(value[::size], locks) for value, locks in values if value is not None]
+        counts = [(len(first), locks) for first, locks in firsts]
+        return counts, [self._torch.cat([first for first, _ in firsts])] if firsts else []
+
+    def counted(
+        self, pool: str, counts: list[tuple[int, int]], firsts: Sequence[Any], without: set[int]
+    ) -> dict[str, Any]:
         """The same in an event: the number of locks of each page, from the `books`."""
-        references: dict[int, int] = {}
-        for count, value in zip(locks, values, strict=True):
-            pages = [page for page in self._of_pool(pool, value) if page not in without]
-            references.update(dict.fromkeys(pages, count))
+        size = 1 if pool == STATES else self._size
+        pages = iter((firsts[0] // size).tolist() if firsts else [])
+        references = {page: locks for many, locks in counts for page in islice(pages, many) if page not in without}
         return {"references": references}
 
 
@@ -356,7 +365,7 @@ class OpaqueTree(Tree):
             last = self._labels[-1] if self._labels else self.whose(space(key))
             self._labels.append(self._pictures.chained(last, tokens[start : start + self._size]))
 
-    def books(self, pool: str) -> tuple[list[int], list[Any]]:
+    def books(self, pool: str) -> tuple[list[tuple[int, int]], list[Any]]:
         """The tree's part of a `count` event: the slots without locks. Locks of states are invisible."""
         if pool == STATES:
             return [], []
@@ -366,9 +375,11 @@ class OpaqueTree(Tree):
             unlocked = self._cache.token_to_kv_pool_allocator.full_to_swa_index_mapping[unlocked]
         return [], [unlocked]
 
-    def counted(self, pool: str, locks: list[int], values: Sequence[Any], without: set[int]) -> dict[str, Any]:
+    def counted(
+        self, pool: str, counts: list[tuple[int, int]], firsts: Sequence[Any], without: set[int]
+    ) -> dict[str, Any]:
         """The same in an event: the pages without locks."""
-        return {"cached": sorted({slot // self._size for slot in values[0].tolist()})} if values else {}
+        return {"cached": in_runs((firsts[0] // self._size).unique().cpu().numpy())} if firsts else {}
 
 
 def tree_of(release: Release, cache: Any, page_size: int, pictures: Pictures) -> Tree:

@@ -7,11 +7,11 @@ common buffer of all batches, and jax takes it without a copy, the launch reads 
 themselves, the launch reads the rows.
 """
 
-from collections import Counter
 from itertools import count
 from typing import Any
 
 from kvattach.acting import Acting
+from kvattach.books import in_runs, moved, steps_between
 from kvattach.hooks import Hooks, Trace
 from kvattach.residency import Run
 from kvattach.sglang_jax.modules import Engine
@@ -63,7 +63,10 @@ class Attached:
     """Emits the events of one scheduler, from the creation of its pools and its tree on."""
 
     def __init__(self, engine: Engine, trace: Trace, count_every: int = 1) -> None:
-        """Install the hooks. The engine's own figures are emitted after every `count_every` results."""
+        """Install the hooks. The engine's own figures are emitted after every `count_every` results.
+
+        Those of a large memory are emitted less often.
+        """
         self.hooks = Hooks(trace)
         self._every = count_every
         self._engine = engine
@@ -141,6 +144,7 @@ class Attached:
         pools = {KV: kv, ROWS: table}
         if self._buffer is not None:
             pools[BUFFER] = Pool(page_size=len(self._buffer), num_pages=1, first_page=0, label_size=1)
+        self._every = steps_between(self._every, kv.num_pages or 0)
         self.hooks.trace.header("sglang-jax", pools)
         if self._buffer is not None:
             self.hooks.emit(Take(BUFFER_HOLDER, BUFFER, [0]))
@@ -167,32 +171,34 @@ class Attached:
 
     # The free list
 
-    def _free(self) -> list[int]:
+    def _free(self) -> Any:
+        """A copy of the free list, an array."""
         made = self._allocator
-        if self._size == 1:
-            return made.free_slots[0].tolist()  # type: ignore[no-any-return]
-        return made.free_pages[0].tolist() + made.release_pages[0].tolist()  # type: ignore[no-any-return]
+        parts = [made.free_slots[0]] if self._size == 1 else [made.free_pages[0], made.release_pages[0]]
+        return self._engine.numpy.concatenate(parts)
 
     def _watch_free_list(self, owner: Any, name: str) -> None:
         """Emit the pages that a function takes from the free list or puts there."""
         original = getattr(owner, name)
 
         def watched(*args: Any, **kwargs: Any) -> Any:
+            if self.hooks.problem is not None:
+                return original(*args, **kwargs)
             outermost = self._deep == 0
-            before = Counter(self._free()) if outermost else Counter[int]()
+            before = self.hooks.guarded(self._free) if outermost else None
             self._deep += 1
             try:
                 return original(*args, **kwargs)
             finally:
                 self._deep -= 1
                 if outermost:
-                    self.hooks.guarded(self._changed, before, Counter(self._free()))
+                    self.hooks.guarded(self._changed, before)
 
         watched.__wrapped__ = original  # type: ignore[attr-defined]
         self.hooks.set(owner, name, watched)
 
-    def _changed(self, before: Counter[int], after: Counter[int]) -> None:
-        taken, freed = sorted((before - after).elements()), sorted((after - before).elements())
+    def _changed(self, before: Any) -> None:
+        taken, freed = moved(before, self._free())
         if taken:
             self._owner.update(dict.fromkeys(taken, NEW))
             self.hooks.emit(Take(NEW, KV, list(taken)))
@@ -393,4 +399,4 @@ class Attached:
             node = todo.pop()
             todo += node.children.values()
             references.update(dict.fromkeys(self._pages(node.value), node.lock_ref))
-        self.hooks.emit(Count(KV, free=[*self._free()], references=references))
+        self.hooks.emit(Count(KV, free=in_runs(self._free()), references=references))

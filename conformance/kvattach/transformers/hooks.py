@@ -7,6 +7,7 @@ The engine counts references of shared blocks only: a block without a count has 
 import logging
 from typing import Any
 
+from kvattach.books import steps_between
 from kvattach.hooks import Hooks, Trace
 from kvattach.residency import Run
 from kvattach.transformers.modules import Engine
@@ -50,7 +51,10 @@ class Attached:
     """Emits the events of one cache, from the creation of its batch processor on."""
 
     def __init__(self, engine: Engine, trace: Trace, count_every: int = 1) -> None:
-        """Install the hooks. The engine's own figures are emitted after every `count_every` batches."""
+        """Install the hooks. The engine's own figures are emitted after every `count_every` batches.
+
+        Those of a large memory are emitted less often.
+        """
         self._every = count_every
         self.hooks = hooks = Hooks(trace)
         self._cache: Any = None
@@ -120,6 +124,7 @@ class Attached:
             label_size=self._size,
             padding=list(range(first)),
         )
+        self._every = steps_between(self._every, allocator.num_blocks)
         self.hooks.trace.header("transformers", {POOL: pool})
 
     # Requests and their tables
