@@ -10,7 +10,9 @@ from kvattach.sglang.live import host_pool, not_hooked, watch_loops
 from kvspec.memory.events import Failed
 from tests.kvattach.lagging import Events
 
-PYTHON, RUST = type("UnifiedTreeCore", (), {}), type("RustUnifiedTreeCore", (), {})
+PYTHON, RUST = type("UnifiedTreeCore", (), {}), type("RustUnifiedTreeCore", (), {"collect_path_info": None})
+WITHOUT_PATHS = type("RustUnifiedTreeCore", (), {})
+"""That of 0.5.21."""
 
 
 def scheduler(core: type, **arguments: object) -> Any:
@@ -23,6 +25,7 @@ def scheduler(core: type, **arguments: object) -> Any:
         (scheduler(RUST), ""),
         (scheduler(PYTHON, enable_hierarchical_cache=True), ""),
         (scheduler(RUST, enable_hierarchical_cache=True), "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND=python is hooked"),
+        (scheduler(WITHOUT_PATHS), "the core of its tree is in Rust"),
         (scheduler(PYTHON, disaggregation_mode="prefill"), "hooked from 0.5.23 on"),
         (scheduler(PYTHON, speculative_algorithm="EAGLE"), "--speculative-algorithm"),
     ],
@@ -30,6 +33,12 @@ def scheduler(core: type, **arguments: object) -> Any:
 def test_a_server_that_is_not_hooked_says_why(server: Any, reason: str) -> None:
     assert bool(not_hooked(server)) == bool(reason)
     assert reason in not_hooked(server)
+
+
+def test_a_server_is_hooked_if_its_release_s_hooks_know_its_tree() -> None:
+    server = scheduler(PYTHON)
+    assert not_hooked(server, SimpleNamespace) == ""
+    assert not_hooked(server, dict) == "its tree is a SimpleNamespace, and in this release dict alone is hooked"
 
 
 @pytest.mark.parametrize(("library", "hooked"), [("mooncake", True), ("nixl", False)])

@@ -222,7 +222,7 @@ def test_a_server_on_a_gpu_has_the_kernels_of_its_environment() -> None:
     server = on_gpu(sglang(1))
     assert "cuda" in server.arguments and "cpu" not in server.arguments
     assert "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND" in server.environment
-    assert not server.environment.keys() & {"SGLANG_USE_CPU_ENGINE", "KVSPEC_STUBS"}
+    assert not server.environment.keys() & {"SGLANG_USE_CPU_ENGINE", "TRITON_INTERPRET", "KVSPEC_STUBS"}
 
 
 @pytest.mark.parametrize("engine", SERVERS)

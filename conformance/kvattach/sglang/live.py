@@ -46,7 +46,7 @@ def _begin(hooks: Hooks, *_: Any, **__: Any) -> tuple[Release, Chunks | None]:
 def _watch(trace: Trace, seen: tuple[Release, Chunks | None], _: None, scheduler: Any, *__: Any, **___: Any) -> None:
     """A scheduler was made with its memory: all of it is free."""
     release, chunks = seen
-    reason = not_hooked(scheduler, pairs=chunks is not None)
+    reason = not_hooked(scheduler, release.cache_class, pairs=chunks is not None)
     if reason:
         _log.warning("kvspec: this SGLang server is not recorded: %s", reason)
         return
@@ -99,16 +99,20 @@ def _session(scheduler: Any) -> str:
     return str(queue.kv_manager.engine.get_session_id())
 
 
-def not_hooked(scheduler: Any, *, pairs: bool = False) -> str:
+def not_hooked(scheduler: Any, tree: type[Any] = object, *, pairs: bool = False) -> str:
     """Why the hooks do not know this server's memory; empty if they do.
 
-    `pairs`: whether those of its release know transfers between a prefill and a decode server.
+    `tree` is the class of trees that those of its release know. `pairs`: whether they know transfers between a prefill
+    and a decode server.
     """
-    args = scheduler.server_args
-    core = getattr(scheduler.tree_cache, "tree_core", None)
-    if getattr(args, "enable_hierarchical_cache", False) and type(core).__name__.startswith("Rust"):
+    args, cache = scheduler.server_args, scheduler.tree_cache
+    if not isinstance(cache, tree):
+        return f"its tree is a {type(cache).__name__}, and in this release {tree.__name__} alone is hooked"
+    core = getattr(cache, "tree_core", None)
+    hosted = getattr(args, "enable_hierarchical_cache", False)
+    if type(core).__name__.startswith("Rust") and (hosted or not hasattr(core, "collect_path_info")):
         return (
-            "it has a host cache, and the core of its tree is in Rust "
+            f"{'it has a host cache, and ' if hosted else ''}the core of its tree is in Rust "
             "(SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND=python is hooked)"
         )
     if getattr(args, "disaggregation_mode", ALONE) != ALONE:

@@ -23,7 +23,7 @@ CONNECTORS = (LAZY, "OffloadingConnector")
 PAIR = ("prefill", "decode")
 """The two servers of a pair."""
 
-_OF_CPU = {"SGLANG_USE_CPU_ENGINE", "KVSPEC_STUBS"}
+_OF_CPU = {"SGLANG_USE_CPU_ENGINE", "TRITON_INTERPRET", "KVSPEC_STUBS"}
 """The variables of an SGLang server on a CPU."""
 
 
@@ -138,6 +138,8 @@ def sglang(seed: int) -> Server:
         arguments,
         {
             "SGLANG_USE_CPU_ENGINE": "1",
+            # Until 0.5.21 allocators of pages have kernels that are interpreted on a CPU.
+            "TRITON_INTERPRET": "1",
             "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": rng.choice(["python", "rust"]),
             **({"SGLANG_TEST_RETRACT": "1"} if rng.random() < 0.3 else {}),
             "KVSPEC_STUBS": "sgl_kernel,torchaudio,torchvision._meta_registrations",
