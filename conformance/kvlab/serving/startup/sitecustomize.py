@@ -26,15 +26,15 @@ if "cuda" in _names:
 
     wait_for_vllm()
 
-if os.environ.get("KVSPEC_FAULT"):
-    from kvlab.serving.faults import wait_for_engine
-
-    wait_for_engine(os.environ["KVSPEC_FAULT"])
-
 if os.environ.get("KVSPEC_FIXED"):
     from kvlab.serving.faults import wait_to_fix
 
     wait_to_fix(os.environ["KVSPEC_FIXED"])
+
+if os.environ.get("KVSPEC_FAULT"):
+    from kvlab.serving.faults import wait_for_engine
+
+    wait_for_engine(os.environ["KVSPEC_FAULT"])
 
 if os.environ.get("KVSPEC_ARRAYS"):
     from kvlab.serving.arrays import begin_arrays
