@@ -11,6 +11,7 @@ from kvspec.memory.events import Failed
 from tests.kvattach.lagging import Events
 
 PYTHON, RUST = type("UnifiedTreeCore", (), {}), type("RustUnifiedTreeCore", (), {"collect_path_info": None})
+RELEASE: Any = SimpleNamespace(cache_class=SimpleNamespace, sessions=True, pairs=False)
 WITHOUT_PATHS = type("RustUnifiedTreeCore", (), {})
 """That of 0.5.21."""
 
@@ -31,22 +32,26 @@ def scheduler(core: type, **arguments: object) -> Any:
     ],
 )
 def test_a_server_that_is_not_hooked_says_why(server: Any, reason: str) -> None:
-    assert bool(not_hooked(server)) == bool(reason)
-    assert reason in not_hooked(server)
+    assert bool(not_hooked(server, RELEASE)) == bool(reason)
+    assert reason in not_hooked(server, RELEASE)
 
 
-def test_a_server_is_hooked_if_its_release_s_hooks_know_its_tree() -> None:
-    server = scheduler(PYTHON)
-    assert not_hooked(server, SimpleNamespace) == ""
-    assert not_hooked(server, dict) == "its tree is a SimpleNamespace, and in this release dict alone is hooked"
+def test_a_server_is_hooked_if_its_release_s_hooks_know_its_tree_and_its_sessions() -> None:
+    server = scheduler(PYTHON, enable_streaming_session=True)
+    assert not_hooked(server, RELEASE) == ""
+    other: Any = SimpleNamespace(cache_class=dict, sessions=True, pairs=False)
+    assert not_hooked(server, other) == "its tree is a SimpleNamespace, and in this release dict alone is hooked"
+    older: Any = SimpleNamespace(cache_class=SimpleNamespace, sessions=None, pairs=False)
+    assert "--enable-streaming-session" in not_hooked(server, older)
 
 
 @pytest.mark.parametrize(("library", "hooked"), [("mooncake", True), ("nixl", False)])
 def test_a_server_of_a_pair_is_hooked_if_it_transfers_with_mooncake(library: str, hooked: bool) -> None:
     server = scheduler(RUST, disaggregation_mode="decode")
     server.transfer_backend = SimpleNamespace(value=library)
-    assert (not_hooked(server, pairs=True) == "") == hooked
-    assert hooked or "another library than Mooncake" in not_hooked(server, pairs=True)
+    release: Any = SimpleNamespace(cache_class=SimpleNamespace, sessions=True, pairs=True)
+    assert (not_hooked(server, release) == "") == hooked
+    assert hooked or "another library than Mooncake" in not_hooked(server, release)
 
 
 def test_the_pool_of_pages_on_the_host_is_found_in_newer_and_older_releases() -> None:

@@ -131,10 +131,14 @@ class Attached(Launched):
             self._lock_hooks(self._release.opaque_core)
         hooks.hook(core, "commit_backup", before=lambda _, node, *__: self._publish(node), after=self._backed_up)
         hooks.hook(core, "commit_load_back", after=lambda _, __, ___, node, *____: self._publish(node, planned=True))
-        self._acting(cache, "free_kv_row", lambda _, kv, *__: self._of_row(kv.req_pool_idx))
-        self._acting(cache, "on_release", lambda _, req, **__: self._request(req))
         self._acting(cache, "_drain_device_frees", lambda *_: TREE)
         self._acting(cache, "_drain_host_frees", lambda *_: TREE)
+        self._acting(cache, "_apply_cache_action", self._applies)
+        if hasattr(cache, "on_release"):
+            self._acting(cache, "free_kv_row", lambda _, kv, *__: self._of_row(kv.req_pool_idx))
+            self._acting(cache, "on_release", lambda _, req, **__: self._request(req))
+        else:
+            self._acting(cache, "cache_finished_req", lambda _, req, **__: self._request(req), after=self._finished)
         if self._release.checkpoints:
             self._acting(cache, "checkpoint", lambda _, req, **__: self._request(req), after=self._settled)
             self._acting(cache, "lock", lambda *_, **__: self._next_lock(), after=self._owns)
@@ -143,8 +147,8 @@ class Attached(Launched):
         else:
             self._acting(cache, "cache_unfinished_req", lambda _, req, **__: self._request(req), after=self._settled)
             for name in ("insert_req", "unpin"):
-                self._acting(cache, name, lambda _, req, **__: self._request(req))
-        self._acting(cache, "_apply_cache_action", self._applies)
+                if hasattr(cache, name):
+                    self._acting(cache, name, lambda _, req, **__: self._request(req))
         self._acting(cache, "load_back", lambda _, node, *__, **___: f"load {node}")
         self._acting(
             cache, "_execute_and_commit_kv_backup", lambda _, action, *__, **___: f"write {action.node_ids[0]}"

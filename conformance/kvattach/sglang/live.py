@@ -46,7 +46,9 @@ def _begin(hooks: Hooks, *_: Any, **__: Any) -> tuple[Release, Chunks | None]:
 def _watch(trace: Trace, seen: tuple[Release, Chunks | None], _: None, scheduler: Any, *__: Any, **___: Any) -> None:
     """A scheduler was made with its memory: all of it is free."""
     release, chunks = seen
-    reason = not_hooked(scheduler, release.cache_class, pairs=chunks is not None)
+    if not release.unified and type(scheduler.tree_cache).__name__ == "UnifiedRadixCache":
+        release = Release(release.root, unified=True)
+    reason = not_hooked(scheduler, release)
     if reason:
         _log.warning("kvspec: this SGLang server is not recorded: %s", reason)
         return
@@ -99,15 +101,13 @@ def _session(scheduler: Any) -> str:
     return str(queue.kv_manager.engine.get_session_id())
 
 
-def not_hooked(scheduler: Any, tree: type[Any] = object, *, pairs: bool = False) -> str:
-    """Why the hooks do not know this server's memory; empty if they do.
-
-    `tree` is the class of trees that those of its release know. `pairs`: whether they know transfers between a prefill
-    and a decode server.
-    """
-    args, cache = scheduler.server_args, scheduler.tree_cache
-    if not isinstance(cache, tree):
-        return f"its tree is a {type(cache).__name__}, and in this release {tree.__name__} alone is hooked"
+def not_hooked(scheduler: Any, release: Release) -> str:
+    """Why the hooks of its release do not know this server's memory; empty if they do."""
+    args, cache, known = scheduler.server_args, scheduler.tree_cache, release.cache_class
+    if not isinstance(cache, known):
+        return f"its tree is a {type(cache).__name__}, and in this release {known.__name__} alone is hooked"
+    if getattr(args, "enable_streaming_session", False) and release.sessions is None:
+        return "it has streaming sessions (--enable-streaming-session), which are hooked from 0.5.23 on"
     core = getattr(cache, "tree_core", None)
     hosted = getattr(args, "enable_hierarchical_cache", False)
     if type(core).__name__.startswith("Rust") and (hosted or not hasattr(core, "collect_path_info")):
@@ -116,7 +116,7 @@ def not_hooked(scheduler: Any, tree: type[Any] = object, *, pairs: bool = False)
             "(SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND=python is hooked)"
         )
     if getattr(args, "disaggregation_mode", ALONE) != ALONE:
-        if not pairs:
+        if not release.pairs:
             return "it is one of two halves (--disaggregation-mode), which are hooked from 0.5.23 on"
         if scheduler.transfer_backend.value != "mooncake":
             return "it is one of two halves, and transfers with another library than Mooncake"

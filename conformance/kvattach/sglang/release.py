@@ -28,12 +28,12 @@ def _nothing(*_: Any, **__: Any) -> None:
 class Release:
     """The modules of one release. Its kind follows from its modules, not from its number."""
 
-    def __init__(self, root: Path) -> None:
-        """Import them."""
+    def __init__(self, root: Path, *, unified: bool = False) -> None:
+        """Import them. `unified`: of two kinds of trees in the release its server has that for all pools."""
         self.root = root
         """The folder of the release."""
         self.torch = importlib.import_module("torch")
-        self.unified = not (root / "srt" / "mem_cache" / "hiradix_cache.py").is_file()
+        self.unified = unified or not (root / "srt" / "mem_cache" / "hiradix_cache.py").is_file()
         """Whether the tree is `UnifiedRadixCache`, with the transfers of `L2TransferEngine`."""
         self.scheduled = (root / "srt" / "runtime_context.py").is_file()
         """Whether its own scheduler is driven: from 0.5.14 on."""
