@@ -13,15 +13,12 @@ from pathlib import Path
 import pytest
 
 from kvlab.serving.servers import CHECKED_OUT, SERVERS
-from kvlab.stubs import EngineError
-from tests.kvlab.checkout import checkout_of
+from tests.kvlab.checkout import sglang_jax
 
 RELEASES = os.environ.get("KVSPEC_LIVE", "").split()
 MINUTES = os.environ.get("KVSPEC_LIVE_MINUTES", "1")
 SGLANG = [one for one in RELEASES if one.startswith("sglang==")]
 VLLM = [one for one in RELEASES if one.startswith("vllm==")]
-CHECKOUT = "sglang-jax-cddbf6f1"
-"""In the folder that KVSPEC_CHECKOUTS names."""
 
 FAULTS = [
     ("sglang", 2, "retracted and kept"),
@@ -128,10 +125,7 @@ def _given(faults: Iterable[tuple[str, int, str]]) -> list[tuple[str, int, str]]
 def _served(release: str, folder: Path, *options: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-P", "-m", "kvcli", "serve", release, "--keep", str(folder), *options]
     if release == CHECKED_OUT:
-        try:
-            command += ["--checkout", str(checkout_of(CHECKOUT))]
-        except EngineError as error:
-            pytest.skip(str(error))
+        command += ["--checkout", str(sglang_jax())]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == 2 and "cannot open shared object file" in done.stderr:
         # Mooncake's library needs libibverbs.so.1, which is no Python package.
