@@ -222,7 +222,8 @@ def release() -> Any:
     return SimpleNamespace(
         torch=torch, unified=True, checkpoints=True, scheduled=False, pairs=False, rows_by_number=False,
         relay=None, session_slots=None, weight_updater=None, state_allocator=None, window_allocator=Unused2,
-        opaque_core=RustCore, row_pools=[Rows], cache_class=Cache, controller_class=Unused, host_class=Unused,
+        opaque_core=RustCore, row_pools=[Rows], cache_class=Cache, tree_class=Cache,
+        controller_class=Unused, host_class=Unused,
         allocators=SimpleNamespace(TokenToKVPoolAllocator=Unused2, PagedTokenToKVPoolAllocator=Allocator),
         host=SimpleNamespace(HostKVCache=Unused), storage=SimpleNamespace(HiCacheFile=Unused),
         batches=SimpleNamespace(Req=Unused, ScheduleBatch=Batch), core=SimpleNamespace(UnifiedTreeCore=Core),

@@ -118,5 +118,8 @@ def _attach(name: str, trace: Trace) -> None:
     try:
         importlib.import_module(ENGINES[name]).attach(trace)
         note(name)
+    except ModuleNotFoundError as error:
+        engine, _, _ = name.partition(".")
+        _log.warning("kvspec: this release of %s is not hooked: there is no module %s", engine, error.name)
     except Exception:
         _log.exception("kvspec: %s could not be attached to", name)

@@ -1,5 +1,6 @@
 """The SGLang servers whose memory the hooks know, the pool that a server has on the host, and the end of its loop."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,17 +8,19 @@ import pytest
 
 from kvattach.hooks import Hooks
 from kvattach.sglang.live import host_pool, not_hooked, watch_loops
+from kvattach.sglang.release import Release
 from kvspec.memory.events import Failed
 from tests.kvattach.lagging import Events
 
 PYTHON, RUST = type("UnifiedTreeCore", (), {}), type("RustUnifiedTreeCore", (), {"collect_path_info": None})
-RELEASE: Any = SimpleNamespace(cache_class=SimpleNamespace, sessions=True, pairs=False)
+RELEASE: Any = SimpleNamespace(trees=["SimpleNamespace"], sessions=True, pairs=False)
 WITHOUT_PATHS = type("RustUnifiedTreeCore", (), {})
-"""That of 0.5.21."""
+"""That of 0.5.19 to 0.5.21."""
 
 
-def scheduler(core: type, **arguments: object) -> Any:
-    return SimpleNamespace(server_args=SimpleNamespace(**arguments), tree_cache=SimpleNamespace(tree_core=core()))
+def scheduler(core: type, *, windows: bool = False, **arguments: object) -> Any:
+    tree = SimpleNamespace(tree_core=core(), supports_swa=lambda: windows, supports_mamba=lambda: False)
+    return SimpleNamespace(server_args=SimpleNamespace(**arguments), tree_cache=tree, on_idle=None)
 
 
 @pytest.mark.parametrize(
@@ -26,9 +29,13 @@ def scheduler(core: type, **arguments: object) -> Any:
         (scheduler(RUST), ""),
         (scheduler(PYTHON, enable_hierarchical_cache=True), ""),
         (scheduler(RUST, enable_hierarchical_cache=True), "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND=python is hooked"),
-        (scheduler(WITHOUT_PATHS), "the core of its tree is in Rust"),
+        (scheduler(WITHOUT_PATHS), ""),
+        (scheduler(RUST, windows=True), ""),
+        (scheduler(WITHOUT_PATHS, windows=True), "does not show their nodes"),
+        (scheduler(WITHOUT_PATHS, enable_hierarchical_cache=True), "it has a host cache, and the core"),
         (scheduler(PYTHON, disaggregation_mode="prefill"), "hooked from 0.5.23 on"),
         (scheduler(PYTHON, speculative_algorithm="EAGLE"), "--speculative-algorithm"),
+        (SimpleNamespace(server_args=None, tree_cache=None), "its scheduler has no on_idle"),
     ],
 )
 def test_a_server_that_is_not_hooked_says_why(server: Any, reason: str) -> None:
@@ -39,17 +46,36 @@ def test_a_server_that_is_not_hooked_says_why(server: Any, reason: str) -> None:
 def test_a_server_is_hooked_if_its_release_s_hooks_know_its_tree_and_its_sessions() -> None:
     server = scheduler(PYTHON, enable_streaming_session=True)
     assert not_hooked(server, RELEASE) == ""
-    other: Any = SimpleNamespace(cache_class=dict, sessions=True, pairs=False)
-    assert not_hooked(server, other) == "its tree is a SimpleNamespace, and in this release dict alone is hooked"
-    older: Any = SimpleNamespace(cache_class=SimpleNamespace, sessions=None, pairs=False)
+    other: Any = SimpleNamespace(trees=["UnifiedRadixCache"], sessions=True, pairs=False)
+    assert not_hooked(server, other) == "its tree is a SimpleNamespace; hooked in this release: UnifiedRadixCache"
+    older: Any = SimpleNamespace(trees=["SimpleNamespace"], sessions=None, pairs=False)
     assert "--enable-streaming-session" in not_hooked(server, older)
+
+
+@pytest.mark.parametrize(
+    ("files", "hooked"),
+    [
+        (["hiradix_cache.py"], ["HiRadixCache", "RadixCache"]),
+        (["hiradix_cache.py", "pool_host/group.py"], ["HiRadixCache", "RadixCache", "UnifiedRadixCache"]),
+        (["pool_host/group.py"], ["UnifiedRadixCache"]),
+    ],
+    ids=["until 0.5.18", "0.5.19 and 0.5.20", "from 0.5.21 on"],
+)
+def test_the_trees_of_a_release_follow_from_its_modules(files: list[str], hooked: list[str], tmp_path: Path) -> None:
+    for name in files:
+        module = tmp_path / "srt" / "mem_cache" / name
+        module.parent.mkdir(parents=True, exist_ok=True)
+        module.touch()
+    release = object.__new__(Release)
+    release.root = tmp_path
+    assert release.trees == hooked
 
 
 @pytest.mark.parametrize(("library", "hooked"), [("mooncake", True), ("nixl", False)])
 def test_a_server_of_a_pair_is_hooked_if_it_transfers_with_mooncake(library: str, hooked: bool) -> None:
     server = scheduler(RUST, disaggregation_mode="decode")
     server.transfer_backend = SimpleNamespace(value=library)
-    release: Any = SimpleNamespace(cache_class=SimpleNamespace, sessions=True, pairs=True)
+    release: Any = SimpleNamespace(trees=["SimpleNamespace"], sessions=True, pairs=True)
     assert (not_hooked(server, release) == "") == hooked
     assert hooked or "another library than Mooncake" in not_hooked(server, release)
 

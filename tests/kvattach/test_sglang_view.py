@@ -78,6 +78,17 @@ def test_a_path_is_spans_with_their_pages(tree: OpaqueTree) -> None:
     assert first in tree.path(7), "a node is the same one on every path"
 
 
+def test_a_path_is_one_span_if_the_core_does_not_show_its_nodes(tree: OpaqueTree) -> None:
+    paths = {0: [], 9: [2, 3, 10, 11]}
+    core = SimpleNamespace(
+        root_node_handle=lambda: 0, collect_full_device_indices=lambda node, root: torch.tensor(paths[node][root:])
+    )
+    tree._core = core
+    (span,) = tree.path(9)
+    assert (span.start, span.stop, tree.device(span)) == (0, 4, [1, 5])
+    assert tree.path(0) == []
+
+
 def test_only_what_has_a_window_or_a_state_has_their_pages(tree: OpaqueTree) -> None:
     first, second = tree.path(9)
     assert tree.pools == [KV, WINDOW, STATES]

@@ -1,5 +1,6 @@
 """The effects of KVSPEC, and `kvspec attach`."""
 
+import importlib
 import logging
 import os
 import re
@@ -9,9 +10,11 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from kvattach import live
 from kvattach.hooks import RuleBroken
 from kvattach.switch import STARTUP, Followed, Strict, SwitchError, switched_on
 from kvspec.memory import Pool
@@ -29,6 +32,19 @@ def kvspec(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_nothing_is_on_unless_it_is_switched_on() -> None:
     assert switched_on({}) is None
     assert switched_on({"KVSPEC": ""}) is None
+
+
+def test_a_release_without_a_module_of_the_hooks_is_one_line(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def attach(_: object) -> None:
+        importlib.import_module("transformers_of_an_older_release")
+
+    monkeypatch.setitem(sys.modules, live.ENGINES["minisgl.scheduler.scheduler"], SimpleNamespace(attach=attach))
+    live._attach("minisgl.scheduler.scheduler", Strict())
+    (said,) = caplog.messages
+    assert said == "kvspec: this release of minisgl is not hooked: there is no module transformers_of_an_older_release"
+    assert caplog.records[0].exc_info is None
 
 
 @pytest.mark.parametrize("said", ["yes", "record", "record:", "check:loudly"])

@@ -329,6 +329,24 @@ def test_an_engine_without_pins_is_one_line() -> None:
         environment("tgi", print)
 
 
+def test_older_releases_have_an_environment_with_other_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    installed: list[str] = []
+
+    def done(command: list[str]) -> None:
+        if "venv" in command:
+            Path(command[-1]).mkdir(parents=True)
+        else:
+            installed.append(Path(command[-1]).name)
+
+    monkeypatch.setattr("kvlab.serving.environment._done", done)
+    pythons = [environment("sglang", lambda _: None, version) for version in ("0.5.21", "0.5.22", "")]
+    assert installed == ["sglang.txt", "sglang-older.txt", "sglang.txt"]
+    assert pythons[0] != pythons[1] == pythons[2]
+
+
 def test_a_python_that_does_not_run_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shim = tmp_path / "python3.12"
     shim.write_text("#!/bin/sh\necho 'shims: no such version' >&2\necho 'Note: see the help' >&2\nexit 127\n")

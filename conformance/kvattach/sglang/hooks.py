@@ -115,14 +115,14 @@ class Attached(Launched):
 
     def _install(self) -> None:
         hooks, release, cache = self.hooks, self._release, self._release.cache_class
-        hooks.hook(cache, "insert", after=self._inserted)
-        hooks.hook(cache, "reset", before=self._emptied)
+        hooks.hook(release.tree_class, "insert", after=self._inserted)
+        hooks.hook(release.tree_class, "reset", before=self._emptied)
         hooks.hook(cache, "check_hicache_events", after=lambda *_: self.looked())
         self._acting(release.batches.ScheduleBatch, "_evict_swa", lambda _, req, *__, **___: self._request(req))
         if release.unified:
             self._install_unified(cache, release.core.UnifiedTreeCore)
         else:
-            self._install_radix(cache)
+            self._install_radix(cache, release.tree_class)
 
     def _install_unified(self, cache: Any, core: Any) -> None:
         hooks = self.hooks
@@ -155,13 +155,13 @@ class Attached(Launched):
         )
         self._acting(cache, "_finish_write_through_ack", lambda _, ack: f"write {ack}")
 
-    def _install_radix(self, cache: Any) -> None:
+    def _install_radix(self, cache: Any, tree: Any) -> None:
         hooks = self.hooks
-        self._lock_hooks(cache)
-        self._acting(cache, "cache_unfinished_req", lambda _, req, *__, **___: self._request(req), after=self._settled)
-        self._acting(cache, "cache_finished_req", lambda _, req, *__, **___: self._request(req), after=self._finished)
-        for name in ("evict", "_evict_backuped", "_evict_regular"):
-            self._acting(cache, name, lambda *_, **__: TREE)
+        self._lock_hooks(tree)
+        self._acting(tree, "cache_unfinished_req", lambda _, req, *__, **___: self._request(req), after=self._settled)
+        self._acting(tree, "cache_finished_req", lambda _, req, *__, **___: self._request(req), after=self._finished)
+        for owner, name in ((tree, "evict"), (cache, "_evict_backuped"), (cache, "_evict_regular")):
+            self._acting(owner, name, lambda *_, **__: TREE)
         self._acting(self._release.controller_class, "evict_host", lambda *_, **__: TREE)
         self._acting(cache, "load_back", lambda _, node, *__, **___: f"load {node.id}")
         before: Callable[..., Any] = lambda _, node, *__, **___: self._publish(node)  # noqa: E731

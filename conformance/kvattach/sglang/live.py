@@ -46,12 +46,11 @@ def _begin(hooks: Hooks, *_: Any, **__: Any) -> tuple[Release, Chunks | None]:
 def _watch(trace: Trace, seen: tuple[Release, Chunks | None], _: None, scheduler: Any, *__: Any, **___: Any) -> None:
     """A scheduler was made with its memory: all of it is free."""
     release, chunks = seen
-    if not release.unified and type(scheduler.tree_cache).__name__ == "UnifiedRadixCache":
-        release = Release(release.root, unified=True)
     reason = not_hooked(scheduler, release)
     if reason:
         _log.warning("kvspec: this SGLang server is not recorded: %s", reason)
         return
+    release = Release(release.root, type(scheduler.tree_cache).__name__)
     host = host_pool(scheduler.tree_cache)
     if host is not None:
         release.host_class = type(host)
@@ -103,18 +102,19 @@ def _session(scheduler: Any) -> str:
 
 def not_hooked(scheduler: Any, release: Release) -> str:
     """Why the hooks of its release do not know this server's memory; empty if they do."""
-    args, cache, known = scheduler.server_args, scheduler.tree_cache, release.cache_class
-    if not isinstance(cache, known):
-        return f"its tree is a {type(cache).__name__}, and in this release {known.__name__} alone is hooked"
+    args, cache = scheduler.server_args, scheduler.tree_cache
+    if not hasattr(scheduler, "on_idle"):
+        return "its release is too old: its scheduler has no on_idle"
     if getattr(args, "enable_streaming_session", False) and release.sessions is None:
         return "it has streaming sessions (--enable-streaming-session), which are hooked from 0.5.23 on"
-    core = getattr(cache, "tree_core", None)
-    hosted = getattr(args, "enable_hierarchical_cache", False)
-    if type(core).__name__.startswith("Rust") and (hosted or not hasattr(core, "collect_path_info")):
-        return (
-            f"{'it has a host cache, and ' if hosted else ''}the core of its tree is in Rust "
-            "(SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND=python is hooked)"
-        )
+    if type(cache).__name__ not in release.trees:
+        return f"its tree is a {type(cache).__name__}; hooked in this release: {', '.join(release.trees)}"
+    core, python = getattr(cache, "tree_core", None), "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND=python is hooked"
+    if type(core).__name__.startswith("Rust"):
+        if getattr(args, "enable_hierarchical_cache", False):
+            return f"it has a host cache, and the core of its tree is in Rust ({python})"
+        if not hasattr(core, "collect_path_info") and (cache.supports_swa() or cache.supports_mamba()):
+            return f"it has windows or states, and the core of its tree, in Rust, does not show their nodes ({python})"
     if getattr(args, "disaggregation_mode", ALONE) != ALONE:
         if not release.pairs:
             return "it is one of two halves (--disaggregation-mode), which are hooked from 0.5.23 on"

@@ -21,6 +21,10 @@ def _window_allocator(pools: Any) -> Any:
         return pools.SWATokenToKVPoolAllocator
 
 
+_UNIFIED, _PLAIN = "UnifiedRadixCache", "RadixCache"
+"""The tree for all pools; and that of older releases for servers without a host cache."""
+
+
 def _nothing(*_: Any, **__: Any) -> None:
     return None
 
@@ -28,15 +32,12 @@ def _nothing(*_: Any, **__: Any) -> None:
 class Release:
     """The modules of one release. Its kind follows from its modules, not from its number."""
 
-    def __init__(self, root: Path, *, unified: bool = False) -> None:
-        """Import them. `unified`: of two kinds of trees in the release its server has that for all pools."""
-        self.root = root
-        """The folder of the release."""
+    def __init__(self, root: Path, tree: str = "") -> None:
+        """Import them. `tree` is the class of its server's tree, one of `trees`; by default the first."""
+        self.root, self._tree = root, tree
         self.torch = importlib.import_module("torch")
-        self.unified = unified or not (root / "srt" / "mem_cache" / "hiradix_cache.py").is_file()
+        self.unified = (tree or self.trees[0]) == _UNIFIED
         """Whether the tree is `UnifiedRadixCache`, with the transfers of `L2TransferEngine`."""
-        self.scheduled = (root / "srt" / "runtime_context.py").is_file()
-        """Whether its own scheduler is driven: from 0.5.14 on."""
         memory = "sglang.srt.mem_cache"
         self.controller = importlib.import_module(_CONTROLLER)
         self.pools = importlib.import_module(f"{memory}.memory_pool")
@@ -93,20 +94,34 @@ class Release:
         self.component = importlib.import_module(f"{memory}.unified_cache.component_type")
         self.assembler = importlib.import_module(f"{memory}.hybrid_cache.hybrid_pool_assembler")
         self.hybrid = importlib.import_module(f"{memory}.hybrid_cache.hybrid_cache_controller")
-        components = importlib.import_module(f"{memory}.unified_cache.components.full")
+        components = importlib.import_module(f"{memory}.unified_cache.components")
         self.full_component = components.FullComponent
-        windows = importlib.import_module(f"{memory}.unified_cache.components.swa")
-        self.window_component = windows.SWAComponent
-        states = importlib.import_module(f"{memory}.unified_cache.components.mamba")
-        self.state_component = states.MambaComponent
+        self.window_component = components.SWAComponent
+        self.state_component = components.MambaComponent
         slots = importlib.import_module("sglang.srt.session.streaming_session").StreamingSession
         if hasattr(slots, "will_lend_record"):
             self.sessions = importlib.import_module("sglang.srt.session.session_controller")
             self.session_slots = slots
             self.relay = importlib.import_module("sglang.srt.managers.overlap_utils")
         self.drafts = importlib.import_module("sglang.srt.speculative.eagle_info")
-        self.group = importlib.import_module(f"{memory}.pool_host.group")
         self.host = importlib.import_module(f"{memory}.pool_host.base")
+
+    @cached_property
+    def trees(self) -> list[str]:
+        """The classes of trees that are hooked. Some releases have two generations of them."""
+        memory = self.root / "srt" / "mem_cache"
+        older = ["HiRadixCache", _PLAIN] if (memory / "hiradix_cache.py").is_file() else []
+        return older + [_UNIFIED] * (not older or (memory / "pool_host" / "group.py").is_file())
+
+    @property
+    def scheduled(self) -> bool:
+        """Whether its own scheduler is driven: from 0.5.14 on."""
+        return (self.root / "srt" / "runtime_context.py").is_file()
+
+    @cached_property
+    def group(self) -> Any:
+        """The module of the pools that a host cache has."""
+        return importlib.import_module("sglang.srt.mem_cache.pool_host.group")
 
     @cached_property
     def storage(self) -> Any:
@@ -195,6 +210,11 @@ class Release:
     def cache_class(self) -> Any:
         """The tree with a host tier."""
         return self.tree.UnifiedRadixCache if self.unified else self.tree.HiRadixCache
+
+    @property
+    def tree_class(self) -> Any:
+        """The tree of its server."""
+        return self.radix.RadixCache if self._tree == _PLAIN else self.cache_class
 
     @property
     def controller_class(self) -> Any:

@@ -308,7 +308,10 @@ class OpaqueTree(Tree):
         return named
 
     def path(self, named: Any) -> list[Span]:
-        """The spans from below the root to a node."""
+        """The spans from below the root to a node. A core that does not show the nodes between them has one span."""
+        if not hasattr(self._core, "collect_path_info"):
+            indices = self._core.collect_full_device_indices(named, self._core.root_node_handle())
+            return [Span(named, 0, len(indices), indices)] if len(indices) else []
         (path,) = self._core.collect_path_info([named])
         indices = self._cache.path_device_indices(named)
         return [Span(node.node_id, node.path_start, node.path_end, indices) for node in path]

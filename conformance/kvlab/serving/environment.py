@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from kvconform.subprocesses import run
-from kvlab.releases import cache_folder
+from kvlab.releases import cache_folder, version_key
 
 PINS = Path(__file__).parent
 PACKAGES = ("kvspec", "kvcheck", "kvtrace", "kvattach", "kvlab", "kvconform", "kvcuda")
@@ -21,20 +21,28 @@ PYTHONS = {"sglang-jax": "python3.12"}
 """Engine -> its Python, if that of kvspec does not suit it."""
 
 
+OLDER = {"sglang": "0.5.21"}
+"""Engine -> its newest release that needs the packages of `ENGINE-older.txt` in place of others."""
+
+
 class NoEnvironment(Exception):
     """An environment could not be made. The message says why in one line."""
 
 
-def environment(engine: str, say: Callable[[str], object]) -> Path:
+def environment(engine: str, say: Callable[[str], object], version: str = "") -> Path:
     """The Python of an engine's environment. The environment is made with pip the first time.
+
+    `version` is the release that it will run; by default the newest.
 
     Raises:
         NoEnvironment: there are no pins for the engine, or pip could not install them.
     """
-    pins = PINS / f"{engine}.txt"
-    if not pins.is_file():
+    pins = [PINS / f"{engine}.txt"]
+    if not pins[0].is_file():
         raise NoEnvironment(f"there are no pinned packages for a server of {engine}")
-    digest = hashlib.sha256(pins.read_bytes()).hexdigest()[:8]
+    if version and version_key(version) <= version_key(OLDER.get(engine, "")):
+        pins.append(PINS / f"{engine}-older.txt")
+    digest = hashlib.sha256(b"".join(pin.read_bytes() for pin in pins)).hexdigest()[:8]
     folder = cache_folder().with_name("servers") / f"{engine}-{digest}"
     python, complete = folder / "bin" / "python", folder / "complete"
     if not complete.is_file():
@@ -43,7 +51,8 @@ def environment(engine: str, say: Callable[[str], object]) -> Path:
         say(f"making {folder} (a few minutes, once)")
         _done([base, "-m", "venv", "--clear", str(folder)])
         pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-        _done([*pip, "--only-binary", ":all:", "-r", str(pins)])
+        for pin in pins:
+            _done([*pip, "--only-binary", ":all:", "-r", str(pin)])
         complete.touch()
     return python
 

@@ -30,10 +30,16 @@ def wait_to_fix(engine: str) -> None:
     sys.meta_path.insert(0, After({module}, lambda _: _fix(engine)))
 
 
+def _sglang() -> Release:
+    """The release, with the tree of its server: of two generations it has the later one."""
+    root = Path(importlib.import_module("sglang").__path__[0])
+    return Release(root, Release(root).trees[-1])
+
+
 def _of_sglang() -> list[Defect]:
     from kvlab.sglang.faults import defects
 
-    return defects(Release(Path(importlib.import_module("sglang").__path__[0])))
+    return defects(_sglang())
 
 
 def _of_transformers() -> list[Defect]:
@@ -71,7 +77,7 @@ DEFECTS: dict[str, tuple[str, Callable[[], list[Defect]]]] = {
 def _fix_sglang(patches: Patches) -> None:
     from kvlab.sglang.issues import fix
 
-    fix(Release(Path(importlib.import_module("sglang").__path__[0])), patches)
+    fix(_sglang(), patches)
 
 
 def _fix_transformers(patches: Patches) -> None:

@@ -17,7 +17,8 @@ from kvattach.live import After
 from kvattach.patches import Patches
 from kvlab.injection import Defect, inject_fault
 
-HOST_POOLS = "sglang.srt.mem_cache.pool_host.mha"
+HOST_POOLS = {f"sglang.srt.mem_cache.{name}" for name in ("memory_pool_host", "pool_host.common", "pool_host.mha")}
+"""The modules of the host cache, of which older releases have the first alone, or the first two."""
 PREFILL = "sglang.srt.disaggregation.prefill"
 TRANSFERS = "sglang.srt.disaggregation.mooncake.conn"
 SCHEDULER = "vllm.v1.core.sched.scheduler"
@@ -29,7 +30,7 @@ CHUNKS = "vllm.v1.kv_offload.cpu.spec"
 
 def wait_for_sglang() -> None:
     """Complete these modules once this process has imported them."""
-    sys.meta_path.insert(0, After({HOST_POOLS, PREFILL, TRANSFERS}, _complete))
+    sys.meta_path.insert(0, After({*HOST_POOLS, PREFILL, TRANSFERS}, _complete))
 
 
 def _complete(name: str) -> None:
@@ -41,9 +42,9 @@ def _complete(name: str) -> None:
         # Only a GPU copies indices later than the call that asks for it.
         importlib.import_module(name).MooncakeKVSender.supports_host_tensor_indices = False
         return
-    pools, common = importlib.import_module(name), importlib.import_module("sglang.srt.mem_cache.pool_host.common")
-    vars(pools).update(transfer_kv_direct=_copy, _cuda_host_unregister=_nothing)
-    vars(common).update(_cuda_host_register=_nothing, _cuda_host_unregister=_nothing)
+    vars(importlib.import_module(name)).update(
+        transfer_kv_direct=_copy, _cuda_host_register=_nothing, _cuda_host_unregister=_nothing
+    )
 
 
 def _copy(

@@ -91,7 +91,7 @@ def installed(engine: str, version: str, say: Callable[[str], object]) -> tuple[
             raise NoEnvironment(f"of vLLM the build for the CPU is pinned for {VLLM} alone; --python takes any")
         return environment(engine, say), None
     try:
-        return environment(engine, say), fetch(version, None, engine)
+        return environment(engine, say, version), fetch(version, None, engine)
     except NotFetched as error:
         raise NoEnvironment(str(error)) from error
 

@@ -9,6 +9,7 @@ from kvlab.sglang.faults_keys import in_keys
 from kvlab.sglang.faults_pairs import in_pairs
 from kvlab.sglang.faults_pictures import in_pictures
 from kvlab.sglang.faults_pools import in_pools
+from kvlab.sglang.faults_radix import in_radix
 from kvlab.sglang.faults_ranks import in_ranks
 from kvlab.sglang.faults_sessions import in_sessions
 from kvlab.sglang.faults_storage import in_storage
@@ -18,7 +19,12 @@ _MIXED = "op = CacheOperation.merge_ops(self.load_queue); op.host_indices = op.h
 
 
 def defects(release: Release) -> list[Defect]:
-    """A hundred and twenty-seven; fewer if a release is not driven with sessions, drafts, buffers or two servers."""
+    """A hundred and twenty-seven; fewer if a release is not driven with sessions, drafts, buffers or two servers.
+
+    Five in the trees of older releases.
+    """
+    if not release.unified:
+        return in_radix(release)
     in_server = _in_scheduler(release) + _in_rows(release) + in_host_cache(release)
     in_server += in_pools(release) + in_tokens(release) + in_events() + in_ranks(release)
     in_server += in_pairs(release) if release.pairs else []
