@@ -36,6 +36,9 @@ def serve(
         bool, typer.Option("--without-known", help="Apply the fixes of known issues first (not vLLM's).")
     ] = False,
     host_cache: Annotated[bool, typer.Option("--host-cache", help="SGLang, vLLM: a cache on the host, too.")] = False,
+    windows: Annotated[
+        bool, typer.Option("--windows", help="SGLang, vLLM: one of the model's two layers has a sliding window.")
+    ] = False,
     cuda: Annotated[bool, typer.Option("--cuda", help="SGLang: on a GPU, with the kernels of --python.")] = False,
     connector: Annotated[
         str, typer.Option(metavar="NAME", help="vLLM with --host-cache: its connector, or OffloadingConnector.")
@@ -76,6 +79,8 @@ def serve(
         raise typer.BadParameter(f"--checkout names the folder of {CHECKED_OUT}, and of no other engine")
     if host_cache and engine not in ("sglang", "vllm"):
         raise typer.BadParameter("--host-cache is for sglang and vllm alone")
+    if windows and (engine not in ("sglang", "vllm") or host_cache or pair):
+        raise typer.BadParameter("--windows is for sglang and vllm alone, without --host-cache and --pair")
     if connector not in CONNECTORS or (connector != CONNECTORS[0] and not (host_cache and engine == "vllm")):
         raise typer.BadParameter(f"--connector is {' or '.join(CONNECTORS)}, for vllm with --host-cache")
     if cuda and (engine != "sglang" or python is None):
@@ -90,7 +95,7 @@ def serve(
         folder = Path(scratch) if keep is None else keep
         folder.mkdir(parents=True, exist_ok=True)
         settings = Settings(
-            seed, minutes * 60, clients, fault, host_cache, pair, cuda, connector, answers, without_known
+            seed, minutes * 60, clients, fault, host_cache, windows, pair, cuda, connector, answers, without_known
         )
         try:
             status = serve_and_report(

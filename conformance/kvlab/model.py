@@ -1,6 +1,6 @@
 """Makes a tiny model whose greedy answers depend on what the KV cache holds, and checks answers without a cache.
 
-    python -m kvlab.model make FOLDER HEAD_DIM
+    python -m kvlab.model make FOLDER HEAD_DIM WINDOW
     python -m kvlab.model check FOLDER < answers.jsonl > differences.jsonl
 
 It runs in the environment of a server, which has torch and transformers.
@@ -42,41 +42,47 @@ class Difference(msgspec.Struct):
     """The difference between the two logits."""
 
 
-def sharp_model(head_dim: int = 64) -> Any:
-    """A Llama of two layers, on the GPU if there is one.
+def sharp_model(head_dim: int = 64, window: int = 0) -> Any:
+    """A Llama of two layers, on the GPU if there is one; with a window, in tokens, a Mellum whose first layer has it.
 
     Its attention is made sharp: with the usual initialisation a greedy token hardly depends on what is cached.
     """
     torch, transformers = importlib.import_module("torch"), importlib.import_module("transformers")
     torch.manual_seed(0)
-    model = transformers.LlamaForCausalLM(
-        transformers.LlamaConfig(
-            vocab_size=VOCABULARY + 4,
-            hidden_size=64,
-            intermediate_size=128,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            head_dim=head_dim,
-            max_position_embeddings=4096,
-            bos_token_id=VOCABULARY,
-            eos_token_id=VOCABULARY + 1,
-            pad_token_id=VOCABULARY + 2,
-            dtype="float32",
-        )
-    ).float()
+    shape = {
+        "vocab_size": VOCABULARY + 4,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": head_dim,
+        "max_position_embeddings": 4096,
+        "bos_token_id": VOCABULARY,
+        "eos_token_id": VOCABULARY + 1,
+        "pad_token_id": VOCABULARY + 2,
+        "dtype": "float32",
+    }
+    if window:
+        layers = {"layer_types": ["sliding_attention", "full_attention"], "mlp_layer_types": ["dense", "dense"]}
+        config = transformers.MellumConfig(**shape, **layers, sliding_window=window)
+        model = transformers.MellumForCausalLM(config).float()
+    else:
+        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**shape)).float()
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.dim() == 2:
                 sharp = "q_proj" in name or "k_proj" in name
                 weight.normal_(0, (2.0 if sharp else 1.2) / weight.shape[1] ** 0.5)
+            elif "q_norm" in name:
+                weight.fill_(4.0)
     return model.cuda() if torch.cuda.is_available() else model
 
 
-def make(folder: str, head_dim: int) -> None:
+def make(folder: str, head_dim: int, window: int) -> None:
     """Write the model and a tokenizer of one word a token into a folder."""
     transformers, tokenizers = importlib.import_module("transformers"), importlib.import_module("tokenizers")
-    sharp_model(head_dim).save_pretrained(folder)
+    sharp_model(head_dim, window).save_pretrained(folder)
     specials = ["<s>", "</s>", "<pad>", "<unk>"]
     words = [*(f"t{number}" for number in range(VOCABULARY)), *specials]
     vocabulary = {word: number for number, word in enumerate(words)}
@@ -114,9 +120,9 @@ def _first(answer: Answer, logits: Any) -> Difference | None:
 
 def main() -> None:
     """Make a model, or check the answers on standard input."""
-    command, folder = sys.argv[1:3]
+    command, folder, *sizes = sys.argv[1:]
     if command == "make":
-        make(folder, int(sys.argv[3]))
+        make(folder, *map(int, sizes))
         return
     read = msgspec.json.Decoder(Answer)
     answers = [read.decode(line) for line in sys.stdin.buffer if line.strip()]

@@ -13,7 +13,7 @@ from kvspec.memory.events import Failed
 from tests.kvattach.lagging import Events
 
 PYTHON, RUST = type("UnifiedTreeCore", (), {}), type("RustUnifiedTreeCore", (), {"collect_path_info": None})
-RELEASE: Any = SimpleNamespace(trees=["SimpleNamespace"], sessions=True, pairs=False)
+RELEASE: Any = SimpleNamespace(trees=["SimpleNamespace"], sessions=True, windows=True, pairs=False)
 WITHOUT_PATHS = type("RustUnifiedTreeCore", (), {})
 """That of 0.5.19 to 0.5.21."""
 
@@ -32,6 +32,9 @@ def scheduler(core: type, *, windows: bool = False, **arguments: object) -> Any:
         (scheduler(WITHOUT_PATHS), ""),
         (scheduler(RUST, windows=True), ""),
         (scheduler(WITHOUT_PATHS, windows=True), "does not show their nodes"),
+        (scheduler(PYTHON, windows=True), ""),
+        (scheduler(PYTHON, windows=True, enable_hierarchical_cache=True), "windows or states, and a host cache"),
+        (scheduler(PYTHON, windows=True, disaggregation_mode="decode"), "and is one of two halves"),
         (scheduler(WITHOUT_PATHS, enable_hierarchical_cache=True), "it has a host cache, and the core"),
         (scheduler(PYTHON, disaggregation_mode="prefill"), "hooked from 0.5.23 on"),
         (scheduler(PYTHON, speculative_algorithm="EAGLE"), "--speculative-algorithm"),
@@ -46,10 +49,12 @@ def test_a_server_that_is_not_hooked_says_why(server: Any, reason: str) -> None:
 def test_a_server_is_hooked_if_its_release_s_hooks_know_its_tree_and_its_sessions() -> None:
     server = scheduler(PYTHON, enable_streaming_session=True)
     assert not_hooked(server, RELEASE) == ""
-    other: Any = SimpleNamespace(trees=["UnifiedRadixCache"], sessions=True, pairs=False)
+    other: Any = SimpleNamespace(trees=["UnifiedRadixCache"], sessions=True, windows=True, pairs=False)
     assert not_hooked(server, other) == "its tree is a SimpleNamespace; hooked in this release: UnifiedRadixCache"
-    older: Any = SimpleNamespace(trees=["SimpleNamespace"], sessions=None, pairs=False)
+    older: Any = SimpleNamespace(trees=["SimpleNamespace"], sessions=None, windows=False, pairs=False)
     assert "--enable-streaming-session" in not_hooked(server, older)
+    assert not_hooked(scheduler(PYTHON), older) == ""
+    assert "hooked from 0.5.20 on" in not_hooked(scheduler(PYTHON, windows=True), older)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +80,7 @@ def test_the_trees_of_a_release_follow_from_its_modules(files: list[str], hooked
 def test_a_server_of_a_pair_is_hooked_if_it_transfers_with_mooncake(library: str, hooked: bool) -> None:
     server = scheduler(RUST, disaggregation_mode="decode")
     server.transfer_backend = SimpleNamespace(value=library)
-    release: Any = SimpleNamespace(trees=["SimpleNamespace"], sessions=True, pairs=True)
+    release: Any = SimpleNamespace(trees=["SimpleNamespace"], sessions=True, windows=True, pairs=True)
     assert (not_hooked(server, release) == "") == hooked
     assert hooked or "another library than Mooncake" in not_hooked(server, release)
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,11 +21,11 @@ from kvattach.hooks import Hooks
 from kvattach.live import After
 from kvcli.main import app, run_command
 from kvlab.model import Difference
-from kvlab.serving import client, report
+from kvlab.serving import client, kernels, report
 from kvlab.serving.client import Clients
 from kvlab.serving.environment import NoEnvironment, environment
 from kvlab.serving.faults import wait_for_engine
-from kvlab.serving.servers import LAZY, SERVERS, Server, halves, on_gpu, sglang, vllm, with_host_cache
+from kvlab.serving.servers import LAZY, SERVERS, Server, halves, on_gpu, sglang, vllm, with_host_cache, with_windows
 from kvlab.serving.session import Run, running, trace_ended
 from kvspec.memory import Pool
 from kvspec.memory.events import Begin, Map, Take, Use
@@ -324,6 +325,29 @@ def test_a_vllm_server_with_chunks_on_the_host_draws_their_length_and_policy() -
     assert all('"kv_connector": "OffloadingConnector"' in one and "lazy" not in one for one in drawn)
 
 
+def test_a_server_with_windows_draws_them_and_their_room() -> None:
+    drawn = [with_windows(sglang(1), seed) for seed in range(30)]
+    assert {server.window for server in drawn} == {16, 32, 64}
+    assert {server.arguments[-1] for server in drawn} == {"0.5", "0.8", "1.0"}
+    assert with_windows(vllm(1), 1).arguments == vllm(1).arguments
+
+
+def test_attention_of_windows_reads_the_slots_that_it_has_written() -> None:
+    torch = pytest.importorskip("torch")
+    pool = SimpleNamespace(
+        layers_mapping={0: (0, True), 1: (0, False)},
+        translate_loc_from_full_to_swa=lambda slots: torch.tensor([0, 30, 20, 10])[slots],
+    )
+    rows = torch.tensor([[1, 2], [3, 0]], dtype=torch.int32)
+    attention = SimpleNamespace(
+        req_to_token_pool=SimpleNamespace(req_to_token=rows), token_to_kv_pool=pool, use_sliding_window_kv_pool=True
+    )
+    assert kernels._rows(attention, SimpleNamespace(layer_id=0)).tolist() == [[30, 20], [10, 0]]
+    assert kernels._rows(attention, SimpleNamespace(layer_id=1)) is rows
+    attention.use_sliding_window_kv_pool = False
+    assert kernels._rows(attention, SimpleNamespace(layer_id=0)) is rows
+
+
 def test_an_engine_without_pins_is_one_line() -> None:
     with pytest.raises(NoEnvironment, match="no pinned packages for a server of tgi"):
         environment("tgi", print)
@@ -378,6 +402,8 @@ def test_our_packages_are_linked_where_those_of_engines_are_not_installed(tmp_pa
         (["vllm==0.32.0", "--connector", "OffloadingConnector"], "for vllm with --host-cache"),
         (["transformers==5.19.0", "--pair"], "--pair is for vllm and sglang alone"),
         (["sglang==0.5.23", "--pair", "--host-cache"], "without --host-cache"),
+        (["sglang==0.5.23", "--windows", "--pair"], "--windows is for sglang and vllm alone, without --host-cache"),
+        (["transformers==5.19.0", "--windows"], "--windows is for sglang and vllm alone"),
         (["sglang==0.5.23", "--cuda"], "--cuda is for sglang alone, with --python"),
     ],
 )

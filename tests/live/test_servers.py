@@ -86,6 +86,18 @@ HOST_CACHE_FAULTS = [
 ]
 """The same with a cache on the host."""
 
+WINDOW_FAULTS = [
+    ("sglang", 2, "window not freed"),
+    ("sglang", 2, "window moves too early"),
+    ("sglang", 2, "window freed twice"),
+    ("sglang", 2, "window kept by an evicted page"),
+    ("sglang", 2, "window lock not counted"),
+    ("sglang", 2, "window lock too short"),
+    ("sglang", 2, "window published that is gone"),
+    ("sglang", 3, "window left in the free list"),
+]
+"""Those of a model with windows; the last is in an allocator of single tokens, which seed 3 has."""
+
 CHUNK_FAULTS = [
     ("vllm", 2, "addresses given back"),
     ("vllm", 2, "chunk handed out twice"),
@@ -164,6 +176,21 @@ def test_a_server_with_a_host_cache_conforms_and_no_token_is_wrong(release: str,
     options = ["--host-cache", "--seed", str(seed), "--minutes", MINUTES, "--answers", "100", *_fixed(release, seed)]
     done = _served(release, tmp_path / "run", *options)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("release", [*SGLANG, *VLLM])
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_a_server_with_windows_conforms_and_no_token_is_wrong(release: str, seed: int, tmp_path: Path) -> None:
+    options = ["--windows", "--seed", str(seed), "--minutes", MINUTES, "--answers", "100", *_fixed(release, seed)]
+    done = _served(release, tmp_path / "run", *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("release", "seed", "fault"), _given(WINDOW_FAULTS))
+def test_a_fault_of_windows_is_found(release: str, seed: int, fault: str, tmp_path: Path) -> None:
+    done = _served(release, tmp_path / "run", "--windows", "--seed", str(seed), "--minutes", "0.4", "--fault", fault)
+    assert "is in this process" in (tmp_path / "run" / "server.log").read_text(encoding="utf-8")
+    assert re.search(r"^[0-9]+\. MEM-[A-Z]+ is broken", done.stdout, re.MULTILINE), done.stdout
 
 
 @pytest.mark.parametrize("release", OLDER)

@@ -110,16 +110,22 @@ def not_hooked(scheduler: Any, release: Release) -> str:
     if type(cache).__name__ not in release.trees:
         return f"its tree is a {type(cache).__name__}; hooked in this release: {', '.join(release.trees)}"
     core, python = getattr(cache, "tree_core", None), "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND=python is hooked"
+    hybrid = any(getattr(cache, name, bool)() for name in ("supports_swa", "supports_mamba"))
+    hosted = getattr(args, "enable_hierarchical_cache", False)
+    half = getattr(args, "disaggregation_mode", ALONE) != ALONE
+    if hybrid and not release.windows:
+        return "it has windows or states, which are hooked from 0.5.20 on"
+    if hybrid and (hosted or half):
+        return f"it has windows or states, and {'a host cache' if hosted else 'is one of two halves'}"
     if type(core).__name__.startswith("Rust"):
-        if getattr(args, "enable_hierarchical_cache", False):
+        if hosted:
             return f"it has a host cache, and the core of its tree is in Rust ({python})"
-        if not hasattr(core, "collect_path_info") and (cache.supports_swa() or cache.supports_mamba()):
+        if hybrid and not hasattr(core, "collect_path_info"):
             return f"it has windows or states, and the core of its tree, in Rust, does not show their nodes ({python})"
-    if getattr(args, "disaggregation_mode", ALONE) != ALONE:
-        if not release.pairs:
-            return "it is one of two halves (--disaggregation-mode), which are hooked from 0.5.23 on"
-        if scheduler.transfer_backend.value != "mooncake":
-            return "it is one of two halves, and transfers with another library than Mooncake"
+    if half and not release.pairs:
+        return "it is one of two halves (--disaggregation-mode), which are hooked from 0.5.23 on"
+    if half and scheduler.transfer_backend.value != "mooncake":
+        return "it is one of two halves, and transfers with another library than Mooncake"
     if getattr(args, "speculative_algorithm", None) is not None:
         return "it decodes speculatively (--speculative-algorithm)"
     return ""

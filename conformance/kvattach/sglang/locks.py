@@ -11,7 +11,7 @@ from typing import Any
 
 from kvattach.sglang.residency import Lock
 from kvattach.sglang.rows import Rows
-from kvattach.sglang.view import KV, NEW, STATES, Ids, Span
+from kvattach.sglang.view import KV, NEW, STATES, WINDOW, Ids, Span
 from kvspec.memory.events import Publish, Share, Transfer
 from kvspec.memory.events import Release as Released
 
@@ -197,11 +197,23 @@ class Locks(Rows):
         if lock is not None:
             lock.who = name
             path = self._tree.path(req.last_node)
-            self.hooks.later(partial(self._path_passed, name, path), *self._tree.values(path))
+            lengths = [self._tree.length(node) for node in path]
+            self.hooks.later(partial(self._path_passed, name, lock.low, path, lengths), *self._tree.values(path))
 
-    def _path_passed(self, name: str, path: list[Any], *values: Any) -> None:
-        parts = [*self._tree.pages_of(path, values)][:: len(self._tree.pools)]
-        self.hooks.emit(Transfer(NEW, name, KV, [page for part in parts for page in part]))
+    def _path_passed(self, name: str, low: int | None, path: list[Any], lengths: list[int], *values: Any) -> None:
+        """A lock passes to a request: on all pages of a path, on windows from token `low` on, and on the last state."""
+        passed: dict[str, Ids] = {pool: [] for pool in self._tree.pools}
+        parts, start = self._tree.pages_of(path, values), 0
+        for left, length in zip(range(len(path), 0, -1), lengths, strict=True):
+            covered = {KV: True, WINDOW: low is not None and start >= low, STATES: left == 1}
+            for pool in self._tree.pools:
+                pages = next(parts)
+                if covered[pool]:
+                    passed[pool] += pages
+            start += length
+        for pool, pages in passed.items():
+            if pages:
+                self.hooks.emit(Transfer(NEW, name, pool, [*pages]))
 
     def _lock_of(self, who: str, node: Any) -> Lock | None:
         return next((lock for lock in self._locked if lock.who == who and lock.node == node), None)

@@ -114,6 +114,11 @@ class Release:
         return older + [_UNIFIED] * (not older or (memory / "pool_host" / "group.py").is_file())
 
     @property
+    def windows(self) -> bool:
+        """Whether servers with windows or states are followed: from 0.5.20 on. Before, a free of their pages waits."""
+        return hasattr(self.window_allocator, "_free_swa_pages")
+
+    @property
     def scheduled(self) -> bool:
         """Whether its own scheduler is driven: from 0.5.14 on."""
         return (self.root / "srt" / "runtime_context.py").is_file()

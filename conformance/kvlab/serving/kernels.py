@@ -1,6 +1,7 @@
 """On a CPU: stand-ins for what SGLang and vLLM have for GPUs alone.
 
-SGLang: the compiled functions that copy to its host cache and back, and the events of a prefill server. vLLM: streams,
+SGLang: the compiled functions that copy to its host cache and back, the events of a prefill server, and reads of pages
+of windows, which its attention in plain torch reads by the numbers of other pages. vLLM: streams,
 events, and the function of CUDA's driver that copies blocks to the host and back.
 """
 
@@ -21,6 +22,7 @@ HOST_POOLS = {f"sglang.srt.mem_cache.{name}" for name in ("memory_pool_host", "p
 """The modules of the host cache, of which older releases have the first alone, or the first two."""
 PREFILL = "sglang.srt.disaggregation.prefill"
 TRANSFERS = "sglang.srt.disaggregation.mooncake.conn"
+ATTENTION = "sglang.srt.layers.attention.torch_native_backend"
 SCHEDULER = "vllm.v1.core.sched.scheduler"
 PLACEHOLDERS = "vllm.v1.worker.cpu.shm"
 """It sets streams and events that do nothing."""
@@ -30,7 +32,7 @@ CHUNKS = "vllm.v1.kv_offload.cpu.spec"
 
 def wait_for_sglang() -> None:
     """Complete these modules once this process has imported them."""
-    sys.meta_path.insert(0, After({*HOST_POOLS, PREFILL, TRANSFERS}, _complete))
+    sys.meta_path.insert(0, After({*HOST_POOLS, PREFILL, TRANSFERS, ATTENTION}, _complete))
 
 
 def _complete(name: str) -> None:
@@ -42,9 +44,28 @@ def _complete(name: str) -> None:
         # Only a GPU copies indices later than the call that asks for it.
         importlib.import_module(name).MooncakeKVSender.supports_host_tensor_indices = False
         return
+    if name == ATTENTION:
+        _read_windows(importlib.import_module(name).TorchNativeAttnBackend)
+        return
     vars(importlib.import_module(name)).update(
         transfer_kv_direct=_copy, _cuda_host_register=_nothing, _cuda_host_unregister=_nothing
     )
+
+
+def _read_windows(attention: Any) -> None:
+    """Let attention in plain torch read what it has written for layers with windows, as attention on a GPU does."""
+    attention.kvspec_rows = _rows
+    read = "self.req_to_token_pool.req_to_token,"
+    places = tuple((attention, name, read, "self.kvspec_rows(layer),") for name in ("forward_extend", "forward_decode"))
+    inject_fault(Defect("a CPU", "", places), Patches())
+
+
+def _rows(attention: Any, layer: Any) -> Any:
+    """The slots of each row in the pool of a layer."""
+    rows, pool = attention.req_to_token_pool.req_to_token, attention.token_to_kv_pool
+    if not attention.use_sliding_window_kv_pool or not pool.layers_mapping[layer.layer_id][1]:
+        return rows
+    return pool.translate_loc_from_full_to_swa(rows.long())
 
 
 def _copy(

@@ -23,7 +23,7 @@ from kvlab.issues import issues_of
 from kvlab.model import Difference
 from kvlab.releases import NotFetched, fetch
 from kvlab.serving.environment import NoEnvironment, check_import, environment
-from kvlab.serving.servers import SERVERS, on_gpu, with_host_cache
+from kvlab.serving.servers import SERVERS, on_gpu, with_host_cache, with_windows
 from kvlab.serving.session import Run, Settings, serve
 from kvspec.memory.events import Begin, Map, Page, Pages, Pool
 
@@ -59,6 +59,8 @@ def serve_and_report(
     elif python is None:
         python, release = installed(engine, version, say)
     server = SERVERS[engine](settings.seed)
+    if settings.windows:
+        server = with_windows(server, settings.seed)
     if settings.host_cache:
         server = with_host_cache(server, settings.seed, settings.connector)
     if settings.cuda:

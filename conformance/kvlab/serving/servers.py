@@ -52,6 +52,8 @@ class Server:
     """Known issue that depends on chance -> the environment that shows it."""
     head_dim: int = 64
     """The model's head dimension; 64 is the least for which vLLM has attention on a CPU."""
+    window: int = 0
+    """The tokens of the window that one of the model's two layers has; 0: it has none."""
     pair: bool = False
     """Whether it is two servers: one computes the prompts, and the other gets their KV and answers."""
     bootstrap: int = 0
@@ -152,6 +154,15 @@ def sglang(seed: int) -> Server:
         ),
         sessions,
     )
+
+
+def with_windows(server: Server, seed: int) -> Server:
+    """A server whose model has a layer with a window; the seed draws it, and SGLang's room for it."""
+    rng = random.Random(f"{seed} windows")
+    arguments = [*server.arguments]
+    if server.engine == "sglang":
+        arguments += ["--swa-full-tokens-ratio", str(rng.choice([0.5, 0.8, 1.0]))]
+    return replace(server, arguments=arguments, window=rng.choice([16, 32, 64]))
 
 
 def with_host_cache(server: Server, seed: int, connector: str) -> Server:

@@ -50,6 +50,8 @@ class Settings:
     """The name of a defect to inject into the engine; empty: none."""
     host_cache: bool = False
     """Whether the server has a host cache."""
+    windows: bool = False
+    """Whether the model has a layer with a window."""
     pair: bool = False
     """Whether there are two servers, prefill and decode."""
     cuda: bool = False
@@ -149,7 +151,7 @@ def prepared(server: Server, python: Path, release: Path | None, folder: Path) -
     """
     environment = {**os.environ, **_QUIET, **server.environment, "PYTHONPATH": search_path(folder, release)}
     model = folder / "model"
-    _python(_oracle(server, python), environment, ["make", str(model), str(server.head_dim)])
+    _python(_oracle(server, python), environment, ["make", str(model), str(server.head_dim), str(server.window)])
     return environment, model
 
 
