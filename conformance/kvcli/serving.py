@@ -79,8 +79,8 @@ def serve(
         raise typer.BadParameter(f"--checkout names the folder of {CHECKED_OUT}, and of no other engine")
     if host_cache and engine not in ("sglang", "vllm"):
         raise typer.BadParameter("--host-cache is for sglang and vllm alone")
-    if windows and (engine not in ("sglang", "vllm") or host_cache or pair):
-        raise typer.BadParameter("--windows is for sglang and vllm alone, without --host-cache and --pair")
+    if windows and (engine not in ("sglang", "vllm") or (engine == "sglang" and (host_cache or pair))):
+        raise typer.BadParameter("--windows is for vllm, and for sglang without --host-cache and --pair")
     if connector not in CONNECTORS or (connector != CONNECTORS[0] and not (host_cache and engine == "vllm")):
         raise typer.BadParameter(f"--connector is {' or '.join(CONNECTORS)}, for vllm with --host-cache")
     if cuda and (engine != "sglang" or python is None):

@@ -402,8 +402,8 @@ def test_our_packages_are_linked_where_those_of_engines_are_not_installed(tmp_pa
         (["vllm==0.32.0", "--connector", "OffloadingConnector"], "for vllm with --host-cache"),
         (["transformers==5.19.0", "--pair"], "--pair is for vllm and sglang alone"),
         (["sglang==0.5.23", "--pair", "--host-cache"], "without --host-cache"),
-        (["sglang==0.5.23", "--windows", "--pair"], "--windows is for sglang and vllm alone, without --host-cache"),
-        (["transformers==5.19.0", "--windows"], "--windows is for sglang and vllm alone"),
+        (["sglang==0.5.23", "--windows", "--pair"], "for sglang without --host-cache and --pair"),
+        (["transformers==5.19.0", "--windows"], "--windows is for vllm, and for sglang without"),
         (["sglang==0.5.23", "--cuda"], "--cuda is for sglang alone, with --python"),
     ],
 )

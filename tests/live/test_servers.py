@@ -186,6 +186,14 @@ def test_a_server_with_windows_conforms_and_no_token_is_wrong(release: str, seed
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("release", VLLM)
+@pytest.mark.parametrize("options", [["--host-cache"], CHUNKS], ids=["blocks", "chunks"])
+def test_a_server_with_windows_and_a_host_cache_conforms(release: str, options: list[str], tmp_path: Path) -> None:
+    options = ["--windows", *options, "--seed", "5", "--minutes", MINUTES, "--answers", "100"]
+    done = _served(release, tmp_path / "run", *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize(("release", "seed", "fault"), _given(WINDOW_FAULTS))
 def test_a_fault_of_windows_is_found(release: str, seed: int, fault: str, tmp_path: Path) -> None:
     done = _served(release, tmp_path / "run", "--windows", "--seed", str(seed), "--minutes", "0.4", "--fault", fault)

@@ -184,7 +184,8 @@ def with_host_cache(server: Server, seed: int, connector: str) -> Server:
 def _offloading(server: Server, rng: random.Random, connector: str) -> Server:
     """With a connector of vLLM's own. The device holds few requests, and the host up to four times as many."""
     page_size = int(server.arguments[server.arguments.index("--block-size") + 1])
-    tokens = rng.choice([512, 768])
+    # A layer with a window has blocks of its own.
+    tokens = rng.choice([512, 768]) * (2 if server.window else 1)
     options: dict[str, Any] = {"cpu_bytes_to_use": tokens * TOKEN_BYTES * rng.choice([1, 2, 4])}
     if connector == LAZY:
         options["lazy_offload"] = rng.choice([False, True])
