@@ -39,6 +39,9 @@ def serve(
     windows: Annotated[
         bool, typer.Option("--windows", help="SGLang, vLLM: one of the model's two layers has a sliding window.")
     ] = False,
+    states: Annotated[
+        bool, typer.Option("--states", help="SGLang: one of the model's two layers has a recurrent state.")
+    ] = False,
     cuda: Annotated[bool, typer.Option("--cuda", help="SGLang: on a GPU, with the kernels of --python.")] = False,
     connector: Annotated[
         str, typer.Option(metavar="NAME", help="vLLM with --host-cache: its connector, or OffloadingConnector.")
@@ -79,6 +82,8 @@ def serve(
         raise typer.BadParameter(f"--checkout names the folder of {CHECKED_OUT}, and of no other engine")
     if host_cache and engine not in ("sglang", "vllm"):
         raise typer.BadParameter("--host-cache is for sglang and vllm alone")
+    if states and (engine != "sglang" or host_cache or pair or windows or cuda):
+        raise typer.BadParameter("--states is for sglang alone, without --host-cache, --pair, --windows and --cuda")
     if windows and (engine not in ("sglang", "vllm") or (engine == "sglang" and (host_cache or pair))):
         raise typer.BadParameter("--windows is for vllm, and for sglang without --host-cache and --pair")
     if connector not in CONNECTORS or (connector != CONNECTORS[0] and not (host_cache and engine == "vllm")):
@@ -95,7 +100,18 @@ def serve(
         folder = Path(scratch) if keep is None else keep
         folder.mkdir(parents=True, exist_ok=True)
         settings = Settings(
-            seed, minutes * 60, clients, fault, host_cache, windows, pair, cuda, connector, answers, without_known
+            seed,
+            minutes * 60,
+            clients,
+            fault,
+            host_cache,
+            windows,
+            states,
+            pair,
+            cuda,
+            connector,
+            answers,
+            without_known,
         )
         try:
             status = serve_and_report(

@@ -1,6 +1,6 @@
 """Makes a tiny model whose greedy answers depend on what the KV cache holds, and checks answers without a cache.
 
-    python -m kvlab.model make FOLDER HEAD_DIM WINDOW
+    python -m kvlab.model make FOLDER HEAD_DIM WINDOW STATES
     python -m kvlab.model check FOLDER < answers.jsonl > differences.jsonl
 
 It runs in the environment of a server, which has torch and transformers.
@@ -42,14 +42,15 @@ class Difference(msgspec.Struct):
     """The difference between the two logits."""
 
 
-def sharp_model(head_dim: int = 64, window: int = 0) -> Any:
-    """A Llama of two layers, on the GPU if there is one; with a window, in tokens, a Mellum whose first layer has it.
+def sharp_model(head_dim: int = 64, window: int = 0, states: int = 0) -> Any:
+    """A Llama of two layers, on the GPU if there is one.
 
+    With a window, in tokens, it is a Mellum whose first layer has it; with states an LFM2 whose first layer convolves.
     Its attention is made sharp: with the usual initialisation a greedy token hardly depends on what is cached.
     """
     torch, transformers = importlib.import_module("torch"), importlib.import_module("transformers")
     torch.manual_seed(0)
-    shape = {
+    shape: dict[str, Any] = {
         "vocab_size": VOCABULARY + 4,
         "hidden_size": 64,
         "intermediate_size": 128,
@@ -63,7 +64,11 @@ def sharp_model(head_dim: int = 64, window: int = 0) -> Any:
         "pad_token_id": VOCABULARY + 2,
         "dtype": "float32",
     }
-    if window:
+    if states:
+        shape |= {"hidden_size": 4 * shape.pop("head_dim"), "layer_types": ["conv", "full_attention"]}
+        shape |= {"tie_word_embeddings": False, "block_auto_adjust_ff_dim": False}
+        model = transformers.Lfm2ForCausalLM(transformers.Lfm2Config(**shape)).float()
+    elif window:
         layers = {"layer_types": ["sliding_attention", "full_attention"], "mlp_layer_types": ["dense", "dense"]}
         config = transformers.MellumConfig(**shape, **layers, sliding_window=window)
         model = transformers.MellumForCausalLM(config).float()
@@ -74,15 +79,17 @@ def sharp_model(head_dim: int = 64, window: int = 0) -> Any:
             if weight.dim() == 2:
                 sharp = "q_proj" in name or "k_proj" in name
                 weight.normal_(0, (2.0 if sharp else 1.2) / weight.shape[1] ** 0.5)
-            elif "q_norm" in name:
+            elif weight.dim() == 3:
+                weight.normal_(0, 1.0)
+            elif "q_norm" in name or "q_layernorm" in name:
                 weight.fill_(4.0)
     return model.cuda() if torch.cuda.is_available() else model
 
 
-def make(folder: str, head_dim: int, window: int) -> None:
+def make(folder: str, head_dim: int, window: int, states: int) -> None:
     """Write the model and a tokenizer of one word a token into a folder."""
     transformers, tokenizers = importlib.import_module("transformers"), importlib.import_module("tokenizers")
-    sharp_model(head_dim, window).save_pretrained(folder)
+    sharp_model(head_dim, window, states).save_pretrained(folder)
     specials = ["<s>", "</s>", "<pad>", "<unk>"]
     words = [*(f"t{number}" for number in range(VOCABULARY)), *specials]
     vocabulary = {word: number for number, word in enumerate(words)}

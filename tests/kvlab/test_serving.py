@@ -25,7 +25,18 @@ from kvlab.serving import client, kernels, report
 from kvlab.serving.client import Clients
 from kvlab.serving.environment import NoEnvironment, environment
 from kvlab.serving.faults import wait_for_engine
-from kvlab.serving.servers import LAZY, SERVERS, Server, halves, on_gpu, sglang, vllm, with_host_cache, with_windows
+from kvlab.serving.servers import (
+    LAZY,
+    SERVERS,
+    Server,
+    halves,
+    on_gpu,
+    sglang,
+    vllm,
+    with_host_cache,
+    with_states,
+    with_windows,
+)
 from kvlab.serving.session import Run, running, trace_ended
 from kvspec.memory import Pool
 from kvspec.memory.events import Begin, Map, Take, Use
@@ -348,6 +359,38 @@ def test_attention_of_windows_reads_the_slots_that_it_has_written() -> None:
     assert kernels._rows(attention, SimpleNamespace(layer_id=0)) is rows
 
 
+def test_a_server_with_states_has_pages_of_one_token() -> None:
+    server = with_states(sglang(1), 1)
+    assert server.states
+    assert server.arguments[-4:-1] == ["--page-size", "1", "--max-mamba-cache-size"]
+
+
+def test_a_convolution_goes_on_from_its_states() -> None:
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    weight, whole = torch.randn(2, 3), torch.randn(2, 5)
+    states, slots = torch.zeros(4, 2, 2), torch.tensor([3])
+
+    def convolved(x: Any, goes_on: bool) -> Any:
+        return kernels._convolve(
+            x,
+            weight,
+            None,
+            query_start_loc=torch.tensor([0, x.shape[1]]),
+            cache_indices=slots,
+            has_initial_state=torch.tensor([goes_on]),
+            conv_states=states,
+        )
+
+    at_once = convolved(whole, goes_on=False)
+    assert torch.equal(states[3], whole[:, 3:]) and not states[:3].any()
+    states[3] = 9.0
+    parts = [convolved(whole[:, :2], goes_on=False), convolved(whole[:, 2:4], goes_on=True)]
+    last = kernels._convolve_next(whole[:, 4][None], states, weight, None, conv_state_indices=slots)
+    assert torch.allclose(torch.cat([*parts, last.T], dim=1), at_once)
+    assert torch.equal(states[3], whole[:, 3:])
+
+
 def test_an_engine_without_pins_is_one_line() -> None:
     with pytest.raises(NoEnvironment, match="no pinned packages for a server of tgi"):
         environment("tgi", print)
@@ -403,6 +446,7 @@ def test_our_packages_are_linked_where_those_of_engines_are_not_installed(tmp_pa
         (["transformers==5.19.0", "--pair"], "--pair is for vllm and sglang alone"),
         (["sglang==0.5.23", "--pair", "--host-cache"], "without --host-cache"),
         (["sglang==0.5.23", "--windows", "--pair"], "for sglang without --host-cache and --pair"),
+        (["vllm==0.32.0", "--states"], "--states is for sglang alone"),
         (["transformers==5.19.0", "--windows"], "--windows is for vllm, and for sglang without"),
         (["sglang==0.5.23", "--cuda"], "--cuda is for sglang alone, with --python"),
     ],

@@ -98,6 +98,14 @@ WINDOW_FAULTS = [
 ]
 """Those of a model with windows; the last is in an allocator of single tokens, which seed 3 has."""
 
+STATE_FAULTS = [
+    ("sglang", 2, "state freed twice"),
+    ("sglang", 2, "state lock not counted"),
+    ("sglang", 2, "found state not copied"),
+    ("sglang", 2, "state left in the free list"),
+]
+"""Those of a model with recurrent states. The driver has one more, of states that only a GPU tracks."""
+
 CHUNK_FAULTS = [
     ("vllm", 2, "addresses given back"),
     ("vllm", 2, "chunk handed out twice"),
@@ -164,7 +172,7 @@ def _fixed(release: str, seed: int) -> list[str]:
 @pytest.mark.parametrize("seed", range(1, 6))
 def test_a_server_conforms_and_no_token_is_wrong(release: str, seed: int, tmp_path: Path) -> None:
     # sglang-jax compiles each shape of a batch when it is met, which takes half a minute.
-    least, minutes = ("30", str(1.5 * float(MINUTES))) if release == CHECKED_OUT else ("100", MINUTES)
+    least, minutes = ("30", str(2 * float(MINUTES))) if release == CHECKED_OUT else ("100", MINUTES)
     options = ["--seed", str(seed), "--minutes", minutes, "--answers", least, *_fixed(release, seed)]
     done = _served(release, tmp_path / "run", *options)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -184,6 +192,21 @@ def test_a_server_with_windows_conforms_and_no_token_is_wrong(release: str, seed
     options = ["--windows", "--seed", str(seed), "--minutes", MINUTES, "--answers", "100", *_fixed(release, seed)]
     done = _served(release, tmp_path / "run", *options)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("release", SGLANG)
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_a_server_with_states_conforms_and_no_token_is_wrong(release: str, seed: int, tmp_path: Path) -> None:
+    options = ["--states", "--seed", str(seed), "--minutes", MINUTES, "--answers", "100", *_fixed(release, seed)]
+    done = _served(release, tmp_path / "run", *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("release", "seed", "fault"), _given(STATE_FAULTS))
+def test_a_fault_of_states_is_found(release: str, seed: int, fault: str, tmp_path: Path) -> None:
+    done = _served(release, tmp_path / "run", "--states", "--seed", str(seed), "--minutes", "0.4", "--fault", fault)
+    assert "is in this process" in (tmp_path / "run" / "server.log").read_text(encoding="utf-8")
+    assert re.search(r"^[0-9]+\. MEM-[A-Z]+ is broken", done.stdout, re.MULTILINE), done.stdout
 
 
 @pytest.mark.parametrize("release", VLLM)

@@ -1,7 +1,8 @@
 """On a CPU: stand-ins for what SGLang and vLLM have for GPUs alone.
 
-SGLang: the compiled functions that copy to its host cache and back, the events of a prefill server, and reads of pages
-of windows, which its attention in plain torch reads by the numbers of other pages. vLLM: streams,
+SGLang: the compiled functions that copy to its host cache and back, the convolutions of a model with states, the events
+of a prefill server, and reads of pages of windows, which its attention in plain torch reads by the numbers of other
+pages. vLLM: streams,
 events, and the function of CUDA's driver that copies blocks to the host and back.
 """
 
@@ -23,6 +24,7 @@ HOST_POOLS = {f"sglang.srt.mem_cache.{name}" for name in ("memory_pool_host", "p
 PREFILL = "sglang.srt.disaggregation.prefill"
 TRANSFERS = "sglang.srt.disaggregation.mooncake.conn"
 ATTENTION = "sglang.srt.layers.attention.torch_native_backend"
+CONVOLUTIONS = "sglang.srt.models.lfm2"
 SCHEDULER = "vllm.v1.core.sched.scheduler"
 PLACEHOLDERS = "vllm.v1.worker.cpu.shm"
 """It sets streams and events that do nothing."""
@@ -32,7 +34,7 @@ CHUNKS = "vllm.v1.kv_offload.cpu.spec"
 
 def wait_for_sglang() -> None:
     """Complete these modules once this process has imported them."""
-    sys.meta_path.insert(0, After({*HOST_POOLS, PREFILL, TRANSFERS, ATTENTION}, _complete))
+    sys.meta_path.insert(0, After({*HOST_POOLS, PREFILL, TRANSFERS, ATTENTION, CONVOLUTIONS}, _complete))
 
 
 def _complete(name: str) -> None:
@@ -47,6 +49,11 @@ def _complete(name: str) -> None:
     if name == ATTENTION:
         _read_windows(importlib.import_module(name).TorchNativeAttnBackend)
         return
+    if name == CONVOLUTIONS:
+        vars(importlib.import_module(name)).update(
+            causal_conv1d_fn=_convolve, causal_conv1d_update=_convolve_next, kvspec_operators=_operators()
+        )
+        return
     vars(importlib.import_module(name)).update(
         transfer_kv_direct=_copy, _cuda_host_register=_nothing, _cuda_host_unregister=_nothing
     )
@@ -58,6 +65,47 @@ def _read_windows(attention: Any) -> None:
     read = "self.req_to_token_pool.req_to_token,"
     places = tuple((attention, name, read, "self.kvspec_rows(layer),") for name in ("forward_extend", "forward_decode"))
     inject_fault(Defect("a CPU", "", places), Patches())
+
+
+def _operators() -> Any:
+    """The operators that modules of recurrent states look up when they are imported; none is called."""
+    library: Any = importlib.import_module("torch").library.Library("sgl_kernel", "FRAGMENT")
+    for name in ("fused_gdn_gating_cpu", "fused_sigmoid_gating_delta_rule_update_cpu"):
+        library.define(f"{name}(Tensor state) -> Tensor")
+    return library
+
+
+def _convolve(
+    x: Any,
+    weight: Any,
+    bias: Any,
+    *,
+    query_start_loc: Any,
+    cache_indices: Any,
+    has_initial_state: Any,
+    conv_states: Any,
+    **_: Any,
+) -> Any:
+    """Convolve the tokens of several requests, one after the other in `x`; each goes on from a state it has."""
+    torch = importlib.import_module("torch")
+    outputs, starts = [], query_start_loc.tolist()
+    for start, stop, slot, goes_on in zip(
+        starts, starts[1:], cache_indices.tolist(), has_initial_state.tolist(), strict=False
+    ):
+        before = conv_states[slot] if goes_on else torch.zeros_like(conv_states[slot])
+        tokens = torch.cat([before, x[:, start:stop]], dim=1)
+        outputs.append(torch.nn.functional.conv1d(tokens[None], weight[:, None], bias, groups=len(weight))[0])
+        conv_states[slot] = tokens[:, -conv_states.shape[-1] :]
+    return torch.cat(outputs, dim=1)
+
+
+def _convolve_next(x: Any, conv_states: Any, weight: Any, bias: Any, *, conv_state_indices: Any, **_: Any) -> Any:
+    """Convolve the next token of each request, from its state on."""
+    torch = importlib.import_module("torch")
+    slots = conv_state_indices.long()
+    tokens = torch.cat([conv_states[slots], x[:, :, None]], dim=2)
+    conv_states[slots] = tokens[:, :, 1:]
+    return (tokens * weight).sum(dim=2) + (0 if bias is None else bias)
 
 
 def _rows(attention: Any, layer: Any) -> Any:

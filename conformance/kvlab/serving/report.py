@@ -23,7 +23,7 @@ from kvlab.issues import issues_of
 from kvlab.model import Difference
 from kvlab.releases import NotFetched, fetch
 from kvlab.serving.environment import NoEnvironment, check_import, environment
-from kvlab.serving.servers import SERVERS, on_gpu, with_host_cache, with_windows
+from kvlab.serving.servers import SERVERS, on_gpu, with_host_cache, with_states, with_windows
 from kvlab.serving.session import Run, Settings, serve
 from kvspec.memory.events import Begin, Map, Page, Pages, Pool
 
@@ -61,6 +61,8 @@ def serve_and_report(
     server = SERVERS[engine](settings.seed)
     if settings.windows:
         server = with_windows(server, settings.seed)
+    if settings.states:
+        server = with_states(server, settings.seed)
     if settings.host_cache:
         server = with_host_cache(server, settings.seed, settings.connector)
     if settings.cuda:

@@ -54,6 +54,8 @@ class Server:
     """The model's head dimension; 64 is the least for which vLLM has attention on a CPU."""
     window: int = 0
     """The tokens of the window that one of the model's two layers has; 0: it has none."""
+    states: bool = False
+    """Whether one of the model's two layers has a recurrent state."""
     pair: bool = False
     """Whether it is two servers: one computes the prompts, and the other gets their KV and answers."""
     bootstrap: int = 0
@@ -163,6 +165,17 @@ def with_windows(server: Server, seed: int) -> Server:
     if server.engine == "sglang":
         arguments += ["--swa-full-tokens-ratio", str(rng.choice([0.5, 0.8, 1.0]))]
     return replace(server, arguments=arguments, window=rng.choice([16, 32, 64]))
+
+
+def with_states(server: Server, seed: int) -> Server:
+    """An SGLang server whose model has a layer with a recurrent state; the seed draws the number of states.
+
+    On a CPU such a server has pages of one token, and no buffers of states.
+    """
+    rng = random.Random(f"{seed} states")
+    arguments = [*server.arguments, "--page-size", "1", "--max-mamba-cache-size", str(rng.choice([20, 40]))]
+    environment = {**server.environment, "SGLANG_MAMBA_CONV_DTYPE": "float32"}
+    return replace(server, arguments=arguments, environment=environment, states=True)
 
 
 def with_host_cache(server: Server, seed: int, connector: str) -> Server:

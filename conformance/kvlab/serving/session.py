@@ -52,6 +52,8 @@ class Settings:
     """Whether the server has a host cache."""
     windows: bool = False
     """Whether the model has a layer with a window."""
+    states: bool = False
+    """Whether the model has a layer with a recurrent state."""
     pair: bool = False
     """Whether there are two servers, prefill and decode."""
     cuda: bool = False
@@ -151,7 +153,8 @@ def prepared(server: Server, python: Path, release: Path | None, folder: Path) -
     """
     environment = {**os.environ, **_QUIET, **server.environment, "PYTHONPATH": search_path(folder, release)}
     model = folder / "model"
-    _python(_oracle(server, python), environment, ["make", str(model), str(server.head_dim), str(server.window)])
+    sizes = [server.head_dim, server.window, int(server.states)]
+    _python(_oracle(server, python), environment, ["make", str(model), *map(str, sizes)])
     return environment, model
 
 
