@@ -2,8 +2,7 @@
 
 SGLang: the compiled functions that copy to its host cache and back, the convolutions of a model with states, the events
 of a prefill server, and reads of pages of windows, which its attention in plain torch reads by the numbers of other
-pages. vLLM: streams,
-events, and the function of CUDA's driver that copies blocks to the host and back.
+pages. vLLM: streams, events, and the function of CUDA's driver that copies blocks to the host and back.
 """
 
 import ctypes
