@@ -46,6 +46,9 @@ def serve(
     connector: Annotated[
         str, typer.Option(metavar="NAME", help="vLLM with --host-cache: its connector, or OffloadingConnector.")
     ] = "SimpleCPUOffloadConnector",
+    drafts: Annotated[
+        str, typer.Option(metavar="DRAFTER", help="vLLM: a drafter, whose drafts are verified: ngram, model or eagle.")
+    ] = "",
     pair: Annotated[bool, typer.Option("--pair", help="vLLM, SGLang: two servers, prefill and decode.")] = False,
     keep: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Keep log, recordings and answers in DIR, a new folder.")
@@ -70,7 +73,7 @@ def serve(
     from kvconform.console import Output
     from kvlab.serving.environment import NoEnvironment
     from kvlab.serving.report import serve_and_report
-    from kvlab.serving.servers import CHECKED_OUT, CONNECTORS, SERVERS
+    from kvlab.serving.servers import CHECKED_OUT, CONNECTORS, DRAFTERS, EAGLE, SERVERS
     from kvlab.serving.session import Settings
 
     match = re.fullmatch(r"(sglang-jax)()|(?:(sglang|vllm|transformers)==([0-9][0-9A-Za-z.+!-]*))", release)
@@ -88,6 +91,10 @@ def serve(
         raise typer.BadParameter("--windows is for vllm, and for sglang without --host-cache and --pair")
     if connector not in CONNECTORS or (connector != CONNECTORS[0] and not (host_cache and engine == "vllm")):
         raise typer.BadParameter(f"--connector is {' or '.join(CONNECTORS)}, for vllm with --host-cache")
+    if drafts and (drafts not in DRAFTERS or engine != "vllm"):
+        raise typer.BadParameter(f"--drafts is {' or '.join(DRAFTERS)}, for vllm alone")
+    if drafts == EAGLE and windows:
+        raise typer.BadParameter("--drafts eagle is a head on a model without --windows")
     if cuda and (engine != "sglang" or python is None):
         raise typer.BadParameter("--cuda is for sglang alone, with --python")
     if pair and (engine not in ("vllm", "sglang") or host_cache or cuda):
@@ -112,6 +119,7 @@ def serve(
             connector,
             answers,
             without_known,
+            drafts,
         )
         try:
             status = serve_and_report(

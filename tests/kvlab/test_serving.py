@@ -26,6 +26,7 @@ from kvlab.serving.client import Clients
 from kvlab.serving.environment import NoEnvironment, environment
 from kvlab.serving.faults import wait_for_engine
 from kvlab.serving.servers import (
+    DRAFTERS,
     LAZY,
     SERVERS,
     Server,
@@ -33,6 +34,7 @@ from kvlab.serving.servers import (
     on_gpu,
     sglang,
     vllm,
+    with_drafts,
     with_host_cache,
     with_states,
     with_windows,
@@ -307,6 +309,32 @@ def test_known_issues_are_named_and_other_findings_are_counted(tmp_path: Path) -
     assert report.known_issues(Run(client.Traffic(), [cut]), "transformers", "5.19.0", merge=False) == said[1:]
 
 
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_a_seed_draws_the_number_of_drafts(drafter: str, tmp_path: Path) -> None:
+    servers = [with_drafts(vllm(3), seed, drafter, tmp_path) for seed in range(20)]
+    configs = [json.loads(server.arguments[-1]) for server in servers]
+    assert {config["num_speculative_tokens"] for config in configs} == {1, 3, 5}
+    assert {config.get("model", "") for config in configs} == {"" if drafter == "ngram" else str(tmp_path)}
+    assert {server.drafter for server in servers} == {drafter}
+
+
+METRICS = """# TYPE vllm:spec_decode_num_draft_tokens_total counter
+vllm:spec_decode_num_draft_tokens_total{engine="0",model_name="/tmp/m"} 12088.0
+vllm:spec_decode_num_draft_tokens_created{engine="0",model_name="/tmp/m"} 1.79e+09
+vllm:spec_decode_num_accepted_tokens_total{engine="0",model_name="/tmp/m"} 4509.0
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="/tmp/m",position="0"} 4000.0
+"""
+
+
+def test_drafts_are_counted_and_a_run_without_any_has_failed() -> None:
+    assert vllm(0).verified(METRICS) == (12088, 4509)
+    assert vllm(0).verified("") == (0, 0)
+    run = Run(client.Traffic(), [Path("trace")], drafts=(0, 0))
+    assert report.failures(run) == ["the server has verified no draft"]
+    run.drafts = (2, 0)
+    assert not report.failures(run)
+
+
 def test_a_recording_that_its_hooks_have_ended_is_a_failure(tmp_path: Path) -> None:
     log = tmp_path / "server.log"
     handler = logging.FileHandler(log)
@@ -448,6 +476,9 @@ def test_our_packages_are_linked_where_those_of_engines_are_not_installed(tmp_pa
         (["sglang==0.5.23", "--windows", "--pair"], "for sglang without --host-cache and --pair"),
         (["vllm==0.32.0", "--states"], "--states is for sglang alone"),
         (["transformers==5.19.0", "--windows"], "--windows is for vllm, and for sglang without"),
+        (["transformers==5.19.0", "--drafts", "ngram"], "--drafts is ngram or model or eagle, for vllm alone"),
+        (["vllm==0.32.0", "--drafts", "medusa"], "--drafts is ngram or model or eagle"),
+        (["vllm==0.32.0", "--drafts", "eagle", "--windows"], "a head on a model without --windows"),
         (["sglang==0.5.23", "--cuda"], "--cuda is for sglang alone, with --python"),
     ],
 )

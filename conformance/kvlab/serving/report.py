@@ -23,7 +23,7 @@ from kvlab.issues import issues_of
 from kvlab.model import Difference
 from kvlab.releases import NotFetched, fetch
 from kvlab.serving.environment import NoEnvironment, check_import, environment
-from kvlab.serving.servers import SERVERS, on_gpu, with_host_cache, with_states, with_windows
+from kvlab.serving.servers import SERVERS, on_gpu, with_drafts, with_host_cache, with_states, with_windows
 from kvlab.serving.session import Run, Settings, serve
 from kvspec.memory.events import Begin, Map, Page, Pages, Pool
 
@@ -63,6 +63,8 @@ def serve_and_report(
         server = with_windows(server, settings.seed)
     if settings.states:
         server = with_states(server, settings.seed)
+    if settings.drafts:
+        server = with_drafts(server, settings.seed, settings.drafts, folder / "drafter")
     if settings.host_cache:
         server = with_host_cache(server, settings.seed, settings.connector)
     if settings.cuda:
@@ -105,6 +107,8 @@ def failures(run: Run) -> list[str]:
     found = (
         [] if run.recordings else ["nothing was recorded: the server made no scheduler that kvspec knows (server.log)"]
     )
+    if run.drafts is not None and not run.drafts[0]:
+        found.append("the server has verified no draft")
     if run.died:
         found.append(f"the server ended by itself: {run.died}")
     if run.ended:
@@ -178,8 +182,9 @@ def _summary(run: Run) -> str:
     traffic = run.traffic
     whole = sum(answer.asked > 0 for answer in traffic.answers)
     tokens = sum(len(answer.output) for answer in traffic.answers)
+    drafts = "" if run.drafts is None else "{:,} drafts of which {:,} were right, ".format(*run.drafts)
     return (
-        f"{whole:,} answers and {traffic.aborted:,} that were cut off, {tokens:,} tokens, {traffic.turns:,} turns of "
-        f"sessions, {traffic.orders:,} orders, {traffic.refused:,} refused; "
+        f"{whole:,} answers and {traffic.aborted:,} that were cut off, {tokens:,} tokens, {drafts}"
+        f"{traffic.turns:,} turns of sessions, {traffic.orders:,} orders, {traffic.refused:,} refused; "
         f"{len(run.differences):,} answers with a wrong token."
     )

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,6 +20,9 @@ CHECKED_OUT = "sglang-jax"
 LAZY = "SimpleCPUOffloadConnector"
 CONNECTORS = (LAZY, "OffloadingConnector")
 """vLLM's connectors to a cache on the host."""
+
+NGRAM, MODEL, EAGLE = DRAFTERS = ("ngram", "model", "eagle")
+"""The drafters of a server: n-grams of a request's own tokens, a model, and a head on the server's model."""
 
 PAIR = ("prefill", "decode")
 """The two servers of a pair."""
@@ -56,6 +60,8 @@ class Server:
     """The tokens of the window that one of the model's two layers has; 0: it has none."""
     states: bool = False
     """Whether one of the model's two layers has a recurrent state."""
+    drafter: str = ""
+    """The drafter whose drafts it verifies; empty: it has none."""
     pair: bool = False
     """Whether it is two servers: one computes the prompts, and the other gets their KV and answers."""
     bootstrap: int = 0
@@ -110,6 +116,15 @@ class Server:
             return message.get("output_ids", []), None if reason is None else reason["type"]
         (choice,) = message["choices"]
         return choice.get("token_ids") or [], choice["finish_reason"]
+
+    def verified(self, metrics: str) -> tuple[int, int]:
+        """The number of drafts that it has verified, and of those that were right, from the text of its metrics."""
+        found = (
+            re.search(rf"^vllm:spec_decode_num_{name}_tokens_total{{.*}} (.*)$", metrics, re.MULTILINE)
+            for name in ("draft", "accepted")
+        )
+        drafts, right = (int(float(one[1])) if one else 0 for one in found)
+        return drafts, right
 
     def session(self, name: str) -> tuple[Request, Request]:
         """The requests that open and close a streaming session."""
@@ -176,6 +191,18 @@ def with_states(server: Server, seed: int) -> Server:
     arguments = [*server.arguments, "--page-size", "1", "--max-mamba-cache-size", str(rng.choice([20, 40]))]
     environment = {**server.environment, "SGLANG_MAMBA_CONV_DTYPE": "float32"}
     return replace(server, arguments=arguments, environment=environment, states=True)
+
+
+def with_drafts(server: Server, seed: int, drafter: str, model: Path) -> Server:
+    """A vLLM server that verifies drafts; the seed draws how many a step has. `model` will be the drafter's folder."""
+    rng = random.Random(f"{seed} drafts")
+    config: dict[str, Any] = {"num_speculative_tokens": rng.choice([1, 3, 5])}
+    if drafter == NGRAM:
+        config |= {"method": "ngram", "prompt_lookup_min": 1, "prompt_lookup_max": 3}
+    else:
+        config |= {"method": "draft_model" if drafter == MODEL else drafter, "model": str(model)}
+    arguments = [*server.arguments, "--speculative-config", json.dumps(config)]
+    return replace(server, arguments=arguments, drafter=drafter)
 
 
 def with_host_cache(server: Server, seed: int, connector: str) -> Server:

@@ -20,7 +20,7 @@ import msgspec
 from kvlab.model import Answer, Difference
 from kvlab.serving.client import Clients, Traffic
 from kvlab.serving.environment import NoEnvironment, search_path
-from kvlab.serving.servers import LAZY, PAIR, Server, halves
+from kvlab.serving.servers import LAZY, NGRAM, PAIR, Server, halves
 
 BOOT = 900.0
 """The most seconds until a server answers."""
@@ -64,6 +64,8 @@ class Settings:
     """Traffic continues until there are so many whole answers."""
     without_known: bool = False
     """Whether the engine's known issues are fixed first."""
+    drafts: str = ""
+    """The server's drafter; empty: it has none."""
 
 
 @dataclass
@@ -77,6 +79,8 @@ class Run:
     """The last line of the server's log, if it ended by itself."""
     ended: str = ""
     """Why the hooks of a server ended their trace before the traffic did, from its log."""
+    drafts: tuple[int, int] | None = None
+    """The number of drafts that the server verified, and of those that were right; `None`: it has no drafter."""
 
 
 def serve(
@@ -120,6 +124,8 @@ def serve(
                 if process.poll() is not None:
                     run.died = _last_line(log)
                 run.ended = run.ended or trace_ended(log)
+            if server.drafter and not run.died:
+                run.drafts = one.verified(_metrics(port))
     except NoEnvironment as error:
         # Its first request may have ended it; the recording shows how.
         run.died = str(error)
@@ -141,7 +147,7 @@ def compared(
     """
     lines = b"".join(msgspec.json.encode(answer) + b"\n" for answer in answers)
     (folder / "answers.jsonl").write_bytes(lines)
-    found = _python(_oracle(server, python), environment, ["check", str(folder / "model")], lines)
+    found = _python(_oracle(server, python), environment, "kvlab.model", ["check", str(folder / "model")], lines)
     return [msgspec.json.decode(line, type=Difference) for line in found.splitlines()]
 
 
@@ -154,7 +160,10 @@ def prepared(server: Server, python: Path, release: Path | None, folder: Path) -
     environment = {**os.environ, **_QUIET, **server.environment, "PYTHONPATH": search_path(folder, release)}
     model = folder / "model"
     sizes = [server.head_dim, server.window, int(server.states)]
-    _python(_oracle(server, python), environment, ["make", str(model), *map(str, sizes)])
+    _python(_oracle(server, python), environment, "kvlab.model", ["make", str(model), *map(str, sizes)])
+    if server.drafter not in ("", NGRAM):
+        drafter = [server.drafter, str(model), str(folder / "drafter")]
+        _python(_oracle(server, python), environment, "kvlab.drafters", drafter)
     return environment, model
 
 
@@ -163,9 +172,9 @@ def _oracle(server: Server, python: Path) -> Path:
     return python if server.has_torch else Path(sys.executable)
 
 
-def _python(python: Path, environment: dict[str, str], arguments: list[str], given: bytes = b"") -> bytes:
+def _python(python: Path, environment: dict[str, str], module: str, arguments: list[str], given: bytes = b"") -> bytes:
     done = subprocess.run(
-        [str(python), "-m", "kvlab.model", *arguments],
+        [str(python), "-m", module, *arguments],
         env={**environment, "KVSPEC": ""},
         input=given,
         capture_output=True,
@@ -173,7 +182,7 @@ def _python(python: Path, environment: dict[str, str], arguments: list[str], giv
     )
     if done.returncode:
         last = (done.stderr.decode(errors="replace").strip().splitlines() or ["no message"])[-1]
-        raise NoEnvironment(f"kvlab.model {arguments[0]}: {last}")
+        raise NoEnvironment(f"{module} {arguments[0]}: {last}")
     return done.stdout
 
 
@@ -223,6 +232,13 @@ def _wait_until_it_answers(process: "subprocess.Popen[bytes]", port: int, log: P
                 return
         time.sleep(0.5)
     raise NoEnvironment(f"the server did not answer in {BOOT:.0f} s: {_last_line(log)}")
+
+
+def _metrics(port: int) -> str:
+    """The text of a server's metrics."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+        text: str = answer.read().decode()
+        return text
 
 
 def _stop(process: "subprocess.Popen[bytes]") -> None:
