@@ -30,8 +30,9 @@ from tests.kvattach.lagging import Events, Lagging, Seen
 from tests.kvlab.checkout import release_of
 
 SEEDS = 16
-KINDS = ["plain", "window", "states", "host", "storage"]
-"""Memories without a host tier; with one; and with a storage behind it, which walks drive."""
+KINDS = ["plain", "window", "states", "drafts", "host", "storage"]
+"""Memories without a host tier, the last of them with drafts; with one; and with a storage behind it, which walks
+drive."""
 PAIR = "pair"
 """The memories of two servers, of which one computes the prompts."""
 
@@ -96,14 +97,18 @@ class Watching(Attached):
 
 
 def shape_of(release: Release, kind: str, seed: int) -> Shape:
-    """A server without drafts and with a memory of this kind, at random with sessions, images, tenants and flushes."""
+    """A server with a memory of this kind, at random with sessions, images, tenants and flushes."""
     rng = random.Random(f"{seed} {kind}")
     shape, made = Shape.drawn(rng), "host"
-    while made != kind:
+    while made not in (["plain", "window"] if kind == "drafts" else [kind]):
         shape = shape.without_host(rng, release)
         assert shape.pools is not None
         made = "window" if shape.pools.window else "states" if shape.pools.states else "plain"
     shape = replace(shape, sessions=rng.choice([0, 0, 2]) if release.sessions is not None else 0)
+    if kind == "drafts":
+        assert shape.pools is not None
+        steps = rng.choice([1, 3])
+        shape = replace(shape, steps=steps, pools=shape.pools.with_drafts(steps, shape.page_size), mixed=False)
     return shape.with_names(rng).with_images(rng)
 
 

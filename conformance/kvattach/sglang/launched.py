@@ -2,10 +2,12 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import compress
 from typing import Any
 
 from kvattach.sglang.buffers import Relay
+from kvattach.sglang.launches import Spans, ends, verified
 from kvattach.sglang.locks import Locks
 from kvattach.sglang.origins import Origins
 from kvattach.sglang.pictures import places_of
@@ -84,73 +86,87 @@ class Launched(Locks):
 
         On a CPU the pass itself reads them.
         """
+        before = [*stops]
+        self._row_reads(reqs, lambda: before)
+
+    def reads_drafts(self, reqs: list[Any], drafts: int, starts: Any) -> None:
+        """The same of a pass that verifies so many tokens of each request, from the positions in a tensor on."""
+        self._row_reads(reqs, partial(ends, drafts), starts)
+
+    def _row_reads(self, reqs: list[Any], before: Callable[..., list[int]], *tensors: Any) -> None:
         self._reading = self._readers_of(reqs)
         if not self._streams.on_host:
-            self._streams.begin("forward_batch_generation rows", self._reads_of(self._reading, [*stops]), [])
+            reads = self._reads_of(self._reading, before, *tensors)
+            self._streams.begin("forward_batch_generation rows", reads, [])
 
-    def _reads_of(self, stays: list[Stay | None], stops: list[int]) -> list[Use]:
-        """The reads of rows before these positions, once captures are resolved."""
+    def _reads_of(self, stays: list[Stay | None], before: Callable[..., list[int]], *tensors: Any) -> list[Use]:
+        """The reads of rows before the positions that follow from tensors, once captures are resolved."""
         reads: list[Use] = []
 
-        def resolved() -> None:
-            known = zip(stays, stops, strict=True)
-            reads.extend(self._uses([(stay.row, 0, stop) for stay, stop in known if stay is not None]))
+        def resolved(*copies: Any) -> None:
+            known = zip(stays, before(*copies), strict=True)
+            reads.extend(self._uses([(stay.row, 0, end) for stay, end in known if stay is not None]))
 
-        self.hooks.later(resolved)
+        self.hooks.later(resolved, *tensors)
         return reads
 
     def launch(
-        self,
-        reqs: list[Any],
-        starts: list[int],
-        stops: list[int],
-        kept: Kept | None = None,
-        drafts: int = 0,
+        self, reqs: list[Any], starts: list[int], stops: list[int], kept: Kept | None = None
     ) -> Callable[[], None] | None:
         """A forward pass was queued on the current stream, after `reads_rows` of it and the waits that it needs.
 
-        `kept` are the states that it keeps. It computes `drafts` tokens from each start on; those from the stop on are
-        rejected. A simulated device calls the result, if any, when it reaches the pass.
+        `kept` are the states that it keeps. A simulated device calls the result, if any, when it reaches the pass.
         """
-        with self.hooks.together():
-            return self._launched_for(reqs, starts, stops, kept, drafts)
+        # A list for each fact, and not an object for each request: garbage collection would cost more than the rest.
+        starts, stops = [*starts], [*stops]
+        return self._launched_for(reqs, stops, lambda: (starts, stops, stops), [], kept)
+
+    def verify(
+        self, reqs: list[Any], drafts: int, starts: Any, accepted: Any, kept: Kept | None = None
+    ) -> Callable[[], None] | None:
+        """The same of a pass that verifies drafts, after `reads_drafts` of it. It accepts so many of each request."""
+        # The request also holds the room for further drafts.
+        rooms = [req.kv.kv_allocated_len for req in reqs]
+        # The engine frees these tensors as without hooks: only copies of them are kept.
+        return self._launched_for(reqs, rooms, partial(verified, drafts), [starts, accepted], kept)
 
     def _launched_for(
-        self, reqs: list[Any], starts: list[int], stops: list[int], kept: Kept | None, drafts: int
+        self, reqs: list[Any], rooms: list[int], spans: Spans, tensors: list[Any], kept: Kept | None
     ) -> Callable[[], None] | None:
-        """See `launch`."""
-        # A list for each fact, and not an object for each request: garbage collection would cost more than the rest.
-        stays, starts, stops = self._reading, [*starts], [*stops]
-        reads = self._reads_of(stays, stops) if self._streams.on_host else []
-        writes: list[Use] = []
-        self._capture(*_with_rows(stays, reqs, starts, stops), drafts, reads, writes)
-        if STATES in self._allocators:
-            self._move_states(stays, reqs, starts, stops, kept)
-        self._streams.begin("forward_batch_generation", reads, writes)
+        """A pass was queued. Its requests have room before these positions, and its spans follow from tensors."""
+        with self.hooks.together():
+            stays = self._reading
+            reads = self._reads_of(stays, lambda *copies: spans(*copies)[2], *tensors) if self._streams.on_host else []
+            writes: list[Use] = []
+            self._capture(*_with_rows(stays, reqs, rooms, spans), tensors, reads, writes)
+            if STATES in self._allocators:
+                starts, stops, _ = spans(*tensors)
+                self._move_states(stays, reqs, starts, stops, kept)
+            self._streams.begin("forward_batch_generation", reads, writes)
         return None if self._relay is None else self._relay.late
 
     def _capture(
         self,
         stays: list[Stay],
         reqs: list[Any],
-        starts: list[int],
-        stops: list[int],
-        drafts: int,
+        rooms: list[int],
+        spans: Spans,
+        tensors: list[Any],
         reads: list[Use],
         writes: list[Use],
     ) -> None:
         """Capture what a launch shows of requests with rows. The resolution adds the launch's reads and writes."""
-        drafted = [max(stop, start + drafts) for start, stop in zip(starts, stops, strict=True)] if drafts else stops
-        # The request also holds the room for further drafts.
-        rooms = [max(at, req.kv.kv_allocated_len) for at, req in zip(drafted, reqs, strict=True)] if drafts else stops
-        news, locked = self._news(reqs, stays, stops)
+        news, locked = self._news(reqs, stays, rooms)
         owners = self._owners(reqs, stays, locked)
-        seen, tensors = self._table.look(stays, rooms)
+        seen, entries = self._table.look(stays, rooms)
         indices = [] if self._relay is None else self._relay.reads
+        self._launched += bool(tensors)
+        number, late = self._launched, len(tensors)
 
-        def resolved(*tensors: Any) -> None:
+        def resolved(*copies: Any) -> None:
+            starts, stops, drafted = spans(*copies[:late])
             new = _tokens(news)
-            for at, (stay, look) in enumerate(zip(stays, seen(*tensors), strict=True)):
+            for at, (stay, look) in enumerate(zip(stays, seen(*copies[late:]), strict=True)):
                 if at in new:
                     self._grown(stay, new[at])
                 if at in owners:
@@ -161,9 +177,9 @@ class Launched(Locks):
                     self._mapped(stay, look)
             reads.extend(self._launch_reads(stays, starts, stops))
             reads.extend(indices)
-            writes.extend(self._launch_writes(stays, starts, stops, drafted))
+            writes.extend(self._launch_writes(stays, starts, stops, drafted, number))
 
-        self.hooks.later(resolved, *tensors)
+        self.hooks.later(resolved, *tensors, *entries)
 
     def _owners(self, reqs: list[Any], stays: list[Stay], places: list[int]) -> dict[int, str]:
         """Those whose locks requests at these places of a batch take over, by place."""
@@ -183,8 +199,10 @@ class Launched(Locks):
                 reads.append(Use(stay.table(WINDOW), start=max(0, start - self._window), stop=stop))
         return reads
 
-    def _launch_writes(self, stays: list[Stay], starts: list[int], stops: list[int], drafted: list[int]) -> list[Use]:
-        """A launch writes from each start on; writes from the stop on are rejected drafts."""
+    def _launch_writes(
+        self, stays: list[Stay], starts: list[int], stops: list[int], drafted: list[int], number: int
+    ) -> list[Use]:
+        """A launch writes from each start on; writes from the stop on are rejected drafts, named by its number."""
         writes = [
             Use(stay.name, start=start, stop=stop) for stay, start, stop in zip(stays, starts, stops, strict=True)
         ]
@@ -194,7 +212,7 @@ class Launched(Locks):
         if drafted is not stops:
             for stay, stop, most in zip(stays, stops, drafted, strict=True):
                 if most > stop:
-                    writes += self._rejected(stay, stop, most)
+                    writes += self._rejected(stay, stop, most, number)
         return writes
 
     def _begins(self, req: Any) -> Stay | None:
@@ -216,11 +234,10 @@ class Launched(Locks):
         self._row_begins(stay, fresh=before is None)
         return stay
 
-    def _rejected(self, stay: Stay, start: int, stop: int) -> list[Use]:
-        """The writes of rejected drafts, with labels that no read expects."""
-        self._launched += 1
+    def _rejected(self, stay: Stay, start: int, stop: int, number: int) -> list[Use]:
+        """The writes of a launch's rejected drafts, with labels that no read expects."""
         first, last = start // self._size, (stop - 1) // self._size + 1
-        labels = [f"{stay.name} draft {self._launched}"] * (last - first)
+        labels = [f"{stay.name} draft {number}"] * (last - first)
         begin = first * self._size
         pools = [KV, WINDOW] if self._window else [KV]
         pages = {pool: stay.pages[pool][first:last] for pool in pools}
@@ -264,13 +281,18 @@ class Launched(Locks):
 
 
 def _with_rows(
-    stays: list[Stay | None], reqs: list[Any], starts: list[int], stops: list[int]
-) -> tuple[list[Any], list[Any], list[int], list[int]]:
+    stays: list[Stay | None], reqs: list[Any], rooms: list[int], spans: Spans
+) -> tuple[list[Any], list[Any], list[int], Spans]:
     """The facts of the requests of a batch that have rows: nearly always of all."""
     if None not in stays:
-        return stays, reqs, starts, stops
+        return stays, reqs, rooms, spans
     has = [stay is not None for stay in stays]
-    return [*compress(stays, has)], [*compress(reqs, has)], [*compress(starts, has)], [*compress(stops, has)]
+
+    def of_these(*copies: Any) -> tuple[list[int], list[int], list[int]]:
+        starts, stops, drafted = ([*compress(facts, has)] for facts in spans(*copies))
+        return starts, stops, drafted
+
+    return [*compress(stays, has)], [*compress(reqs, has)], [*compress(rooms, has)], of_these
 
 
 def _tokens(news: News) -> dict[int, list[int]]:

@@ -1,18 +1,33 @@
 """The positions that a batch of SGLang's scheduler computes for each request, and the states that it keeps."""
 
+from collections.abc import Callable
 from typing import Any
 
 from kvattach.sglang.states import Kept
 
+Spans = Callable[..., tuple[list[int], list[int], list[int]]]
+"""Makes of each request, once captures are resolved: the first position, the last one (exclusive, in tokens), and the
+last one that is written. Between these two a pass writes drafts that it rejects."""
 
-def spans(batch: Any, verified: list[int] | None = None) -> tuple[list[int], list[int]]:
-    """The first and the last position (exclusive, in tokens) of each request of a batch, without rejected drafts.
 
-    `verified` is how many drafts of each request are accepted; `None` without drafts.
+def ends(drafts: int, starts: Any) -> list[int]:
+    """The positions before which a pass reads and writes that verifies so many tokens of each request.
+
+    `starts` is a tensor with the position of the first of them.
     """
+    return [start + drafts for start in starts.tolist()]
+
+
+def verified(drafts: int, starts: Any, accepted: Any) -> tuple[list[int], list[int], list[int]]:
+    """The spans of such a pass; `accepted` is a tensor with the number of tokens of each request that it accepts."""
+    firsts: list[int] = starts.tolist()
+    stops = [start + count for start, count in zip(firsts, accepted.tolist(), strict=True)]
+    return firsts, stops, ends(drafts, starts)
+
+
+def spans(batch: Any) -> tuple[list[int], list[int]]:
+    """The first and the last position (exclusive, in tokens) of each request of a batch without drafts."""
     stops = batch.seq_lens_cpu.tolist()
-    if verified is not None:
-        return stops, [stop + more for stop, more in zip(stops, verified, strict=True)]
     if not batch.forward_mode.is_extend():
         return [stop - 1 for stop in stops], stops
     # Older releases hand their worker a batch of its own.

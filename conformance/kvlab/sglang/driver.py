@@ -329,21 +329,23 @@ def _made(
     drafts = shape.steps + 1 if shape.steps else 0
 
     def reads_rows(batch: Any) -> None:
-        if attached is not None:
-            _, stops = spans(batch)
-            attached.reads_rows(
-                batch.reqs, [stop + (0 if batch.forward_mode.is_extend() else drafts) for stop in stops]
-            )
+        if attached is None:
+            return
+        if drafts and not batch.forward_mode.is_extend():
+            attached.reads_drafts(batch.reqs, drafts, batch.seq_lens)
+        else:
+            attached.reads_rows(batch.reqs, spans(batch)[1])
 
     def launched(batch: Any, verified: list[int] | None) -> Callable[[], None] | None:
         traffic.launched()
         if attached is None:
             return None
-        starts, stops = spans(batch, verified)
-        if verified is None:
-            return attached.launch(batch.reqs, starts, stops, kept_states(batch, stops))
-        kept = verified_states(release.verifying, batch, verified, drafts)
-        return attached.launch(batch.reqs, starts, stops, kept, drafts)
+        if verified is not None:
+            kept = verified_states(release.verifying, batch, verified, drafts)
+            accepted = release.torch.tensor(verified)
+            return attached.verify(batch.reqs, drafts, batch.seq_lens, accepted, kept)
+        starts, stops = spans(batch)
+        return attached.launch(batch.reqs, starts, stops, kept_states(batch, stops))
 
     with configured(release, server), traffic.clients.timed():
         memory = memory_of(release, shape)
