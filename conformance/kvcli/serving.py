@@ -73,7 +73,7 @@ def serve(
     from kvconform.console import Output
     from kvlab.serving.environment import NoEnvironment
     from kvlab.serving.report import serve_and_report
-    from kvlab.serving.servers import CHECKED_OUT, CONNECTORS, DRAFTERS, EAGLE, SERVERS
+    from kvlab.serving.servers import CHECKED_OUT, CONNECTORS, DRAFTERS, NGRAM, SERVERS
     from kvlab.serving.session import Settings
 
     match = re.fullmatch(r"(sglang-jax)()|(?:(sglang|vllm|transformers)==([0-9][0-9A-Za-z.+!-]*))", release)
@@ -93,8 +93,10 @@ def serve(
         raise typer.BadParameter(f"--connector is {' or '.join(CONNECTORS)}, for vllm with --host-cache")
     if drafts and (drafts not in DRAFTERS or engine != "vllm"):
         raise typer.BadParameter(f"--drafts is {' or '.join(DRAFTERS)}, for vllm alone")
-    if drafts == EAGLE and windows:
-        raise typer.BadParameter("--drafts eagle is a head on a model without --windows")
+    if drafts not in ("", NGRAM) and windows:
+        raise typer.BadParameter(
+            f"--drafts {drafts} is without --windows: vLLM wants a drafter with layers of one kind"
+        )
     if cuda and (engine != "sglang" or python is None):
         raise typer.BadParameter("--cuda is for sglang alone, with --python")
     if pair and (engine not in ("vllm", "sglang") or host_cache or cuda):

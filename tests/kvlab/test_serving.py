@@ -39,7 +39,7 @@ from kvlab.serving.servers import (
     with_states,
     with_windows,
 )
-from kvlab.serving.session import Run, running, trace_ended
+from kvlab.serving.session import Run, _free_port, _metrics, running, trace_ended
 from kvspec.memory import Pool
 from kvspec.memory.events import Begin, Map, Take, Use
 from kvtrace.writer import TraceWriter
@@ -335,6 +335,11 @@ def test_drafts_are_counted_and_a_run_without_any_has_failed() -> None:
     assert not report.failures(run)
 
 
+def test_a_server_that_sends_no_metrics_is_one_line() -> None:
+    with pytest.raises(NoEnvironment, match="it sends no metrics: "):
+        _metrics(_free_port())
+
+
 def test_a_recording_that_its_hooks_have_ended_is_a_failure(tmp_path: Path) -> None:
     log = tmp_path / "server.log"
     handler = logging.FileHandler(log)
@@ -478,7 +483,8 @@ def test_our_packages_are_linked_where_those_of_engines_are_not_installed(tmp_pa
         (["transformers==5.19.0", "--windows"], "--windows is for vllm, and for sglang without"),
         (["transformers==5.19.0", "--drafts", "ngram"], "--drafts is ngram or model or eagle, for vllm alone"),
         (["vllm==0.32.0", "--drafts", "medusa"], "--drafts is ngram or model or eagle"),
-        (["vllm==0.32.0", "--drafts", "eagle", "--windows"], "a head on a model without --windows"),
+        (["vllm==0.32.0", "--drafts", "eagle", "--windows"], "--drafts eagle is without --windows: vLLM wants"),
+        (["vllm==0.32.0", "--drafts", "model", "--windows"], "--drafts model is without --windows: vLLM wants"),
         (["sglang==0.5.23", "--cuda"], "--cuda is for sglang alone, with --python"),
     ],
 )

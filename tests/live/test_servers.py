@@ -119,6 +119,15 @@ FIXED = ["--without-known"]
 
 CHUNKS = ["--host-cache", "--connector", "OffloadingConnector"]
 
+DRAFTED = [
+    ["--drafts", "ngram"],
+    ["--drafts", "ngram", "--windows"],
+    ["--drafts", "model"],
+    ["--drafts", "eagle"],
+    ["--drafts", "eagle", "--host-cache"],
+]
+"""The drafters of vLLM."""
+
 PAIR_FAULTS = [
     ("sent pages freed", True),
     ("first blocks read", True),
@@ -191,6 +200,13 @@ def test_a_server_with_a_host_cache_conforms_and_no_token_is_wrong(release: str,
 def test_a_server_with_windows_conforms_and_no_token_is_wrong(release: str, seed: int, tmp_path: Path) -> None:
     options = ["--windows", "--seed", str(seed), "--minutes", MINUTES, "--answers", "100", *_fixed(release, seed)]
     done = _served(release, tmp_path / "run", *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("release", VLLM)
+@pytest.mark.parametrize("options", DRAFTED, ids=" ".join)
+def test_a_server_with_drafts_conforms_and_no_token_is_wrong(release: str, options: list[str], tmp_path: Path) -> None:
+    done = _served(release, tmp_path / "run", *options, "--seed", "5", "--minutes", MINUTES, "--answers", "100")
     assert done.returncode == 0, done.stdout + done.stderr
 
 

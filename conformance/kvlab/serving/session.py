@@ -235,10 +235,17 @@ def _wait_until_it_answers(process: "subprocess.Popen[bytes]", port: int, log: P
 
 
 def _metrics(port: int) -> str:
-    """The text of a server's metrics."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
-        text: str = answer.read().decode()
-        return text
+    """The text of a server's metrics.
+
+    Raises:
+        NoEnvironment: the server does not send them.
+    """
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+            text: str = answer.read().decode()
+            return text
+    except OSError as error:
+        raise NoEnvironment(f"it sends no metrics: {error}") from error
 
 
 def _stop(process: "subprocess.Popen[bytes]") -> None:
