@@ -47,7 +47,7 @@ def serve(
         str, typer.Option(metavar="NAME", help="vLLM with --host-cache: its connector, or OffloadingConnector.")
     ] = "SimpleCPUOffloadConnector",
     drafts: Annotated[
-        str, typer.Option(metavar="DRAFTER", help="vLLM: a drafter, whose drafts are verified: ngram, model or eagle.")
+        str, typer.Option(metavar="DRAFTER", help="A drafter: ngram for SGLang and vLLM; model or eagle for vLLM.")
     ] = "",
     pair: Annotated[bool, typer.Option("--pair", help="vLLM, SGLang: two servers, prefill and decode.")] = False,
     keep: Annotated[
@@ -91,8 +91,10 @@ def serve(
         raise typer.BadParameter("--windows is for vllm, and for sglang without --host-cache and --pair")
     if connector not in CONNECTORS or (connector != CONNECTORS[0] and not (host_cache and engine == "vllm")):
         raise typer.BadParameter(f"--connector is {' or '.join(CONNECTORS)}, for vllm with --host-cache")
-    if drafts and (drafts not in DRAFTERS or engine != "vllm"):
-        raise typer.BadParameter(f"--drafts is {' or '.join(DRAFTERS)}, for vllm alone")
+    if drafts and drafts not in {"vllm": DRAFTERS, "sglang": [NGRAM]}.get(engine, []):
+        raise typer.BadParameter(f"--drafts is {' or '.join(DRAFTERS)}, for vllm, or {NGRAM} for sglang")
+    if drafts and engine == "sglang" and (windows or states or pair or cuda):
+        raise typer.BadParameter("--drafts of sglang is without --windows, --states, --pair and --cuda")
     if drafts not in ("", NGRAM) and windows:
         raise typer.BadParameter(
             f"--drafts {drafts} is without --windows: vLLM wants a drafter with layers of one kind"

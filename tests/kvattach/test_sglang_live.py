@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from kvattach.hooks import Hooks
-from kvattach.sglang.live import host_pool, not_hooked, watch_loops
+from kvattach.sglang.live import _Live, host_pool, not_hooked, watch_loops
 from kvattach.sglang.release import Release
 from kvspec.memory.events import Failed
 from tests.kvattach.lagging import Events
 
 PYTHON, RUST = type("UnifiedTreeCore", (), {}), type("RustUnifiedTreeCore", (), {"collect_path_info": None})
-RELEASE: Any = SimpleNamespace(trees=["SimpleNamespace"], sessions=True, windows=True, pairs=False)
+RELEASE: Any = SimpleNamespace(trees=["SimpleNamespace"], sessions=True, windows=True, pairs=False, drafts=True)
 WITHOUT_PATHS = type("RustUnifiedTreeCore", (), {})
 """That of 0.5.19 to 0.5.21."""
 
@@ -37,7 +37,10 @@ def scheduler(core: type, *, windows: bool = False, **arguments: object) -> Any:
         (scheduler(PYTHON, windows=True, disaggregation_mode="decode"), "and is one of two halves"),
         (scheduler(WITHOUT_PATHS, enable_hierarchical_cache=True), "it has a host cache, and the core"),
         (scheduler(PYTHON, disaggregation_mode="prefill"), "hooked from 0.5.23 on"),
-        (scheduler(PYTHON, speculative_algorithm="EAGLE"), "--speculative-algorithm"),
+        (scheduler(RUST, speculative_algorithm="NGRAM"), ""),
+        (scheduler(PYTHON, speculative_algorithm="NGRAM", enable_hierarchical_cache=True), ""),
+        (scheduler(PYTHON, speculative_algorithm="EAGLE"), "(--speculative-algorithm EAGLE), of which those of NGRAM"),
+        (scheduler(PYTHON, windows=True, speculative_algorithm="NGRAM"), "it has drafts, and windows or states"),
         (SimpleNamespace(server_args=None, tree_cache=None), "its scheduler has no on_idle"),
     ],
 )
@@ -51,10 +54,11 @@ def test_a_server_is_hooked_if_its_release_s_hooks_know_its_tree_and_its_session
     assert not_hooked(server, RELEASE) == ""
     other: Any = SimpleNamespace(trees=["UnifiedRadixCache"], sessions=True, windows=True, pairs=False)
     assert not_hooked(server, other) == "its tree is a SimpleNamespace; hooked in this release: UnifiedRadixCache"
-    older: Any = SimpleNamespace(trees=["SimpleNamespace"], sessions=None, windows=False, pairs=False)
+    older: Any = SimpleNamespace(trees=["SimpleNamespace"], sessions=None, windows=False, pairs=False, drafts=None)
     assert "--enable-streaming-session" in not_hooked(server, older)
     assert not_hooked(scheduler(PYTHON), older) == ""
     assert "hooked from 0.5.20 on" in not_hooked(scheduler(PYTHON, windows=True), older)
+    assert "from 0.5.21 on" in not_hooked(scheduler(PYTHON, speculative_algorithm="NGRAM"), older)
 
 
 @pytest.mark.parametrize(
@@ -83,6 +87,46 @@ def test_a_server_of_a_pair_is_hooked_if_it_transfers_with_mooncake(library: str
     release: Any = SimpleNamespace(trees=["SimpleNamespace"], sessions=True, windows=True, pairs=True)
     assert (not_hooked(server, release) == "") == hooked
     assert hooked or "another library than Mooncake" in not_hooked(server, release)
+    release.drafts, server.server_args.speculative_algorithm = True, "NGRAM"
+    assert not hooked or not_hooked(server, release) == "it has drafts, and is one of two halves"
+
+
+class Steps:
+    """Writes down which calls a server makes for a pass, with their numbers and tensors."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[object, ...]] = []
+        self.hooks = Hooks(Events())
+
+    def reads_rows(self, _: Any, stops: list[int]) -> None:
+        self.calls.append(("reads_rows", stops))
+
+    def launch(self, _: Any, starts: list[int], stops: list[int], __: Any) -> None:
+        self.calls.append(("launch", starts, stops))
+
+    def reads_drafts(self, _: Any, drafts: int, starts: Any) -> None:
+        self.calls.append(("reads_drafts", drafts, starts))
+
+    def verify(self, _: Any, drafts: int, starts: Any, accepted: Any) -> None:
+        self.calls.append(("verify", drafts, starts, accepted))
+
+
+@pytest.mark.parametrize(("drafts", "extends"), [(0, False), (4, False), (4, True)], ids=["plain", "drafts", "prompt"])
+def test_a_pass_verifies_drafts_if_its_worker_has_them_and_it_computes_no_prompt(drafts: int, extends: bool) -> None:
+    steps: Any = Steps()
+    live = _Live(None, steps)
+    worker = SimpleNamespace(speculative_num_draft_tokens=drafts) if drafts else SimpleNamespace()
+    lengths, accepted = SimpleNamespace(tolist=lambda: [8, 9]), object()
+    mode = SimpleNamespace(is_extend=lambda: extends)
+    batch = SimpleNamespace(reqs=[1, 2], forward_mode=mode, seq_lens=lengths, seq_lens_cpu=lengths, prefix_lens=[0, 4])
+    firsts = live.launches(worker, batch)
+    # The scheduler gives a batch other lengths for its next pass.
+    batch.seq_lens = object()
+    live.launched(firsts, SimpleNamespace(accept_lens=accepted), worker, batch)
+    if drafts and not extends:
+        assert steps.calls == [("reads_drafts", 4, lengths), ("verify", 4, lengths, accepted)]
+    else:
+        assert steps.calls == [("reads_rows", [8, 9]), ("launch", [0, 4] if extends else [7, 8], [8, 9])]
 
 
 def test_the_pool_of_pages_on_the_host_is_found_in_newer_and_older_releases() -> None:

@@ -28,6 +28,7 @@ from kvlab.serving.faults import wait_for_engine
 from kvlab.serving.servers import (
     DRAFTERS,
     LAZY,
+    NGRAM,
     SERVERS,
     Server,
     halves,
@@ -94,7 +95,8 @@ class _Handler(BaseHTTPRequestHandler):
             ended = "abort" if body["rid"] in self.aborted else "length" if len(output) + 1 == asked else None
             output += [(([*tokens, *output])[-1] + 1) % 508] if ended != "abort" else []
             reason = {"type": ended} if ended else None
-            message = {"output_ids": output, "meta_info": {"finish_reason": reason}}
+            verified = {"spec_num_proposed_drafts": 3, "spec_num_correct_drafts": 1}
+            message = {"output_ids": output, "meta_info": {"finish_reason": reason, **verified}}
             try:
                 self.wfile.write(b"data: " + json.dumps(message).encode() + b"\n\n")
             except OSError:
@@ -148,6 +150,19 @@ def test_each_answer_is_kept_with_all_that_came_before_it() -> None:
     assert all(len(answer.output) == answer.asked for answer in whole)
     for answer in traffic.answers:
         assert answer.output == [(answer.prompt[-1] + 1 + index) % 508 for index in range(len(answer.output))]
+
+
+@pytest.mark.slow
+def test_drafts_are_counted_once_for_an_answer_and_half_the_prompts_of_an_n_gram_drafter_are_repeated() -> None:
+    with _server() as port:
+        clients = Clients(replace(sglang(1), controls=(), sessions=0, drafter=NGRAM), port, SEED, clients=2)
+        traffic = clients.run(0, least=40)
+    verified, right = traffic.drafts
+    assert verified == 3 * right
+    # An answer that its client cuts off before its end has no last message.
+    assert sum(answer.asked > 0 for answer in traffic.answers) <= right < len(traffic.answers)
+    prompts = [tuple(answer.prompt) for answer in traffic.answers]
+    assert len(set(prompts)) < 0.8 * len(prompts)
 
 
 @pytest.mark.slow
@@ -318,6 +333,17 @@ def test_a_seed_draws_the_number_of_drafts(drafter: str, tmp_path: Path) -> None
     assert {server.drafter for server in servers} == {drafter}
 
 
+def test_a_seed_draws_the_number_of_sglang_s_drafts_and_branches_beside_pages_of_one_token(tmp_path: Path) -> None:
+    servers = [with_drafts(sglang(seed), seed, NGRAM, tmp_path) for seed in range(40)]
+    assert all(server.environment["SGLANG_NATIVE_MOVE_KV_CACHE"] == "1" for server in servers)
+    drawn = set()
+    for server in servers:
+        given = dict(zip(server.arguments, server.arguments[1:], strict=False))
+        branches = given["--speculative-ngram-max-bfs-breadth"]
+        drawn.add((given["--page-size"] == "1", given["--speculative-num-draft-tokens"], branches))
+    assert drawn == {(one, drafts, "1") for one in (False, True) for drafts in "246"} | {(True, n, "3") for n in "246"}
+
+
 METRICS = """# TYPE vllm:spec_decode_num_draft_tokens_total counter
 vllm:spec_decode_num_draft_tokens_total{engine="0",model_name="/tmp/m"} 12088.0
 vllm:spec_decode_num_draft_tokens_created{engine="0",model_name="/tmp/m"} 1.79e+09
@@ -333,6 +359,8 @@ def test_drafts_are_counted_and_a_run_without_any_has_failed() -> None:
     assert report.failures(run) == ["the server has verified no draft"]
     run.drafts = (2, 0)
     assert not report.failures(run)
+    assert sglang(0).drafted({"spec_num_proposed_drafts": 8, "spec_num_correct_drafts": 3}) == (8, 3)
+    assert sglang(0).drafted({}) == (0, 0)
 
 
 def test_a_server_that_sends_no_metrics_is_one_line() -> None:
@@ -481,7 +509,9 @@ def test_our_packages_are_linked_where_those_of_engines_are_not_installed(tmp_pa
         (["sglang==0.5.23", "--windows", "--pair"], "for sglang without --host-cache and --pair"),
         (["vllm==0.32.0", "--states"], "--states is for sglang alone"),
         (["transformers==5.19.0", "--windows"], "--windows is for vllm, and for sglang without"),
-        (["transformers==5.19.0", "--drafts", "ngram"], "--drafts is ngram or model or eagle, for vllm alone"),
+        (["transformers==5.19.0", "--drafts", "ngram"], "--drafts is ngram or model or eagle, for vllm, or"),
+        (["sglang==0.5.23", "--drafts", "eagle"], "for vllm, or ngram for sglang"),
+        (["sglang==0.5.23", "--drafts", "ngram", "--states"], "--drafts of sglang is without --windows, --states"),
         (["vllm==0.32.0", "--drafts", "medusa"], "--drafts is ngram or model or eagle"),
         (["vllm==0.32.0", "--drafts", "eagle", "--windows"], "--drafts eagle is without --windows: vLLM wants"),
         (["vllm==0.32.0", "--drafts", "model", "--windows"], "--drafts model is without --windows: vLLM wants"),

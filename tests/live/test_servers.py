@@ -115,6 +115,13 @@ CHUNK_FAULTS = [
 ]
 """Those of vLLM's other connector to the host."""
 
+DRAFT_FAULTS = [
+    ("sglang", 2, "drafts kept"),
+    ("sglang", 2, "drafts freed twice"),
+    ("sglang", 2, "rejected draft counted"),
+]
+"""Those of SGLang's drafts. The driver has one more, of two steps in flight: on a CPU drafts are without overlap."""
+
 FIXED = ["--without-known"]
 
 CHUNKS = ["--host-cache", "--connector", "OffloadingConnector"]
@@ -208,6 +215,24 @@ def test_a_server_with_windows_conforms_and_no_token_is_wrong(release: str, seed
 def test_a_server_with_drafts_conforms_and_no_token_is_wrong(release: str, options: list[str], tmp_path: Path) -> None:
     done = _served(release, tmp_path / "run", *options, "--seed", "5", "--minutes", MINUTES, "--answers", "100")
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("release", SGLANG)
+@pytest.mark.parametrize(("seed", "host"), [(2, []), (3, []), (4, []), (5, ["--host-cache"])])
+def test_an_sglang_server_with_drafts_conforms_and_no_token_is_wrong(
+    release: str, seed: int, host: list[str], tmp_path: Path
+) -> None:
+    options = ["--drafts", "ngram", *host, "--seed", str(seed), "--minutes", MINUTES, "--answers", "100"]
+    done = _served(release, tmp_path / "run", *options, *_fixed(release, seed))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("release", "seed", "fault"), _given(DRAFT_FAULTS))
+def test_a_fault_of_drafts_is_found(release: str, seed: int, fault: str, tmp_path: Path) -> None:
+    options = ["--drafts", "ngram", "--seed", str(seed), "--minutes", "0.4", "--fault", fault]
+    done = _served(release, tmp_path / "run", *options)
+    assert "is in this process" in (tmp_path / "run" / "server.log").read_text(encoding="utf-8")
+    assert re.search(r"^[0-9]+\. MEM-[A-Z]+ is broken", done.stdout, re.MULTILINE), done.stdout
 
 
 @pytest.mark.parametrize("release", SGLANG)

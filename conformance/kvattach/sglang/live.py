@@ -29,6 +29,9 @@ COUNT_EVERY = 100
 ALONE = "null"
 """The `disaggregation_mode` of a server that is not one of two."""
 
+DRAFTER = "NGRAM"
+"""The `--speculative-algorithm` with which a server is hooked."""
+
 
 def attach(trace: Trace) -> None:
     """Hook the scheduler of the SGLang that this process has imported, when it makes its memory."""
@@ -61,7 +64,7 @@ def _watch(trace: Trace, seen: tuple[Release, Chunks | None], _: None, scheduler
         attached = Attached(release, trace, device.Stream, device.Event, COUNT_EVERY, device)
         attached.hooks.tape = Tape(device.current_stream, partial(release.torch.Event, scheduler.device))
     live = _Live(scheduler, attached)
-    worker = type(scheduler.tp_worker)
+    worker = type(scheduler.model_worker)
     attached.hooks.hook(worker, "forward_batch_generation", before=live.launches, after=live.launched)
     attached.hooks.hook(type(scheduler), "process_batch_result", before=live.processed)
     attached.hooks.hook(type(scheduler), "on_idle", before=live.idled)
@@ -126,8 +129,13 @@ def not_hooked(scheduler: Any, release: Release) -> str:
         return "it is one of two halves (--disaggregation-mode), which are hooked from 0.5.23 on"
     if half and scheduler.transfer_backend.value != "mooncake":
         return "it is one of two halves, and transfers with another library than Mooncake"
-    if getattr(args, "speculative_algorithm", None) is not None:
-        return "it decodes speculatively (--speculative-algorithm)"
+    drafter = getattr(args, "speculative_algorithm", None)
+    if drafter is not None and (drafter != DRAFTER or release.drafts is None):
+        return (
+            f"it has drafts (--speculative-algorithm {drafter}), of which those of {DRAFTER} are hooked from 0.5.21 on"
+        )
+    if drafter is not None and (hybrid or half):
+        return f"it has drafts, and {'windows or states' if hybrid else 'is one of two halves'}"
     return ""
 
 
@@ -148,15 +156,27 @@ class _Live:
         """The first and the last position (exclusive) of each request of the pass that is being queued."""
         self._still = Standstill(attached.hooks)
 
-    def launches(self, _: Any, batch: Any = None, *__: Any, **___: Any) -> None:
-        """A forward pass is about to be queued. An event that it records after it has read its rows comes later."""
-        if batch is not None:
-            self._spans = spans(batch)
-            self._attached.reads_rows(batch.reqs, self._spans[1])
+    def launches(self, worker: Any, batch: Any = None, *_: Any, **__: Any) -> Any:
+        """A forward pass is about to be queued. An event that it records after it has read its rows comes later.
 
-    def launched(self, _: None, __: Any, ___: Any, batch: Any = None, *____: Any, **_____: Any) -> None:
+        Returns the tensor with the first position of each request, if it verifies drafts.
+        """
+        if batch is None:
+            return None
+        drafts = getattr(worker, "speculative_num_draft_tokens", 0)
+        if drafts and not batch.forward_mode.is_extend():
+            self._attached.reads_drafts(batch.reqs, drafts, batch.seq_lens)
+            return batch.seq_lens
+        self._spans = spans(batch)
+        self._attached.reads_rows(batch.reqs, self._spans[1])
+        return None
+
+    def launched(self, firsts: Any, result: Any, worker: Any, batch: Any = None, *_: Any, **__: Any) -> None:
         """A forward pass was queued; in a release with a host cache its layers' waits are already queued."""
         if batch is None:
+            return
+        if firsts is not None:
+            self._attached.verify(batch.reqs, worker.speculative_num_draft_tokens, firsts, result.accept_lens)
             return
         starts, stops = self._spans
         self._attached.launch(batch.reqs, starts, stops, kept_states(batch, stops))

@@ -14,7 +14,7 @@ from itertools import count
 from typing import Any
 
 from kvlab.model import VOCABULARY, Answer
-from kvlab.serving.servers import Control, Server, aborting
+from kvlab.serving.servers import NGRAM, Control, Server, aborting
 
 PATIENCE = 120.0
 """Seconds after which an unanswered request counts as forgotten by the server."""
@@ -45,6 +45,8 @@ class Traffic:
     """The number of pauses, flushes and aborts by name that the server accepted."""
     refused: int = 0
     """The number of requests that the server answered with an error."""
+    drafts: tuple[int, int] = (0, 0)
+    """The number of drafts that were verified for the answers that say so, and of those that were right."""
     failures: list[str] = field(default_factory=list)
     """Requests without an answer, one line each."""
 
@@ -102,6 +104,9 @@ class Clients:
                     self.traffic.failures.append(f"{rid}: {type(error).__name__}: {error}")
 
     def _prompt(self, rng: random.Random) -> list[int]:
+        """A prompt with the beginning of others; with drafts from earlier answers at times the same as another one."""
+        if self._server.drafter == NGRAM and rng.random() < 0.5:
+            return rng.choice(self._stems)[: LONGEST_PROMPT // 2]
         stem = rng.choice(self._stems)[: rng.randint(0, LONGEST_PROMPT)]
         return stem + [rng.randrange(VOCABULARY) for _ in range(rng.randint(1, 20))]
 
@@ -175,6 +180,8 @@ class Clients:
                     return None
                 tokens, reason = self._server.answered(message)
                 answer.output = tokens if self._server.cumulative else answer.output + tokens
+                if reason is not None and self._server.engine == "sglang":
+                    self._count(*self._server.drafted(message["meta_info"]))
                 if cut is not None and len(answer.output) >= cut:
                     if not session:
                         return None
@@ -182,6 +189,11 @@ class Clients:
                         self._post(*order)
                     cut = None
             return reason
+
+    def _count(self, drafts: int, right: int) -> None:
+        with self._lock:
+            verified, so_far = self.traffic.drafts
+            self.traffic.drafts = verified + drafts, so_far + right
 
     def _meet(self, path: str, body: dict[str, Any], answer: Answer, cut: int | None) -> str | None:
         """Send one request to both servers of SGLang's pair at once, as its router does, and listen to decode.

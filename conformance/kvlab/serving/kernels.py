@@ -1,8 +1,9 @@
 """On a CPU: stand-ins for what SGLang and vLLM have for GPUs alone.
 
 SGLang: the compiled functions that copy to its host cache and back, the convolutions of a model with states, the events
-of a prefill server, and reads of pages of windows, which its attention in plain torch reads by the numbers of other
-pages. vLLM: streams, events, and the function of CUDA's driver that copies blocks to the host and back.
+of a prefill server, drafts (`kvlab.serving.draft_kernels`), and reads of pages of windows, which its attention in plain
+torch reads by the numbers of other pages. vLLM: streams, events, and the function of CUDA's driver that copies blocks
+to the host and back.
 """
 
 import ctypes
@@ -17,6 +18,7 @@ from typing import Any, ClassVar
 from kvattach.live import After
 from kvattach.patches import Patches
 from kvlab.injection import Defect, inject_fault
+from kvlab.serving.draft_kernels import COMPILED, read_trees
 
 HOST_POOLS = {f"sglang.srt.mem_cache.{name}" for name in ("memory_pool_host", "pool_host.common", "pool_host.mha")}
 """The modules of the host cache, of which older releases have the first alone, or the first two."""
@@ -32,7 +34,9 @@ CHUNKS = "vllm.v1.kv_offload.cpu.spec"
 
 
 def wait_for_sglang() -> None:
-    """Complete these modules once this process has imported them."""
+    """Complete these modules once this process has imported them, and the stub for SGLang's kernels at once."""
+    for name, functions in COMPILED.items():
+        vars(importlib.import_module(name)).update(functions)
     sys.meta_path.insert(0, After({*HOST_POOLS, PREFILL, TRANSFERS, ATTENTION, CONVOLUTIONS}, _complete))
 
 
@@ -47,6 +51,7 @@ def _complete(name: str) -> None:
         return
     if name == ATTENTION:
         _read_windows(importlib.import_module(name).TorchNativeAttnBackend)
+        read_trees(importlib.import_module(name))
         return
     if name == CONVOLUTIONS:
         vars(importlib.import_module(name)).update(

@@ -117,8 +117,12 @@ class Server:
         (choice,) = message["choices"]
         return choice.get("token_ids") or [], choice["finish_reason"]
 
+    def drafted(self, facts: dict[str, Any]) -> tuple[int, int]:
+        """The drafts that were verified for an answer, and those that were right, from its facts by SGLang."""
+        return facts.get("spec_num_proposed_drafts", 0), facts.get("spec_num_correct_drafts", 0)
+
     def verified(self, metrics: str) -> tuple[int, int]:
-        """The number of drafts that it has verified, and of those that were right, from the text of its metrics."""
+        """The drafts that were verified, and those that were right, from the text of vLLM's metrics."""
         found = (
             re.search(rf"^vllm:spec_decode_num_{name}_tokens_total{{.*}} (.*)$", metrics, re.MULTILINE)
             for name in ("draft", "accepted")
@@ -194,9 +198,18 @@ def with_states(server: Server, seed: int) -> Server:
 
 
 def with_drafts(server: Server, seed: int, drafter: str, model: Path) -> Server:
-    """A vLLM server that verifies drafts; the seed draws how many a step has. `model` will be the drafter's folder."""
+    """A server that verifies drafts; the seed draws how many a step has. `model` will be the drafter's folder."""
     rng = random.Random(f"{seed} drafts")
-    config: dict[str, Any] = {"num_speculative_tokens": rng.choice([1, 3, 5])}
+    drafts = rng.choice([1, 3, 5])
+    if server.engine == "sglang":
+        # Drafts are a chain, or with pages of one token a tree.
+        branches = 1 if server.arguments[server.arguments.index("--page-size") + 1] != "1" else rng.choice([1, 3])
+        arguments = ["--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", str(drafts + 1)]
+        arguments += ["--speculative-ngram-max-bfs-breadth", str(branches)]
+        # The KV of an accepted branch moves to the front; its copy in plain torch needs no kernel.
+        environment = {**server.environment, "SGLANG_NATIVE_MOVE_KV_CACHE": "1"}
+        return replace(server, arguments=server.arguments + arguments, environment=environment, drafter=drafter)
+    config: dict[str, Any] = {"num_speculative_tokens": drafts}
     if drafter == NGRAM:
         config |= {"method": "ngram", "prompt_lookup_min": 1, "prompt_lookup_max": 3}
     else:

@@ -125,7 +125,7 @@ def serve(
                     run.died = _last_line(log)
                 run.ended = run.ended or trace_ended(log)
             if server.drafter and not run.died:
-                run.drafts = one.verified(_metrics(port))
+                run.drafts = run.traffic.drafts if one.engine == "sglang" else one.verified(_metrics(port))
     except NoEnvironment as error:
         # Its first request may have ended it; the recording shows how.
         run.died = str(error)
