@@ -56,6 +56,8 @@ class _Handler(BaseHTTPRequestHandler):
     prompts: dict[str, list[int]]
     """Request -> its tokens, after those of its session."""
     aborted: set[str]
+    stuck: set[str] | None = None
+    """The sessions whose next turn is refused, as before SGLang 0.5.22 after an abort; `None`: it is answered."""
     silent = False
     held: dict[int, list[int]]
     """Number of a prompt that was computed -> its tokens, until its KV is asked for."""
@@ -86,6 +88,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.rfile.read(1)
             return
         session = body.get("session_params", {}).get("id")
+        if self.stuck is not None and session in self.stuck:
+            self.stuck.remove(session)
+            refused = {"output_ids": [0], "meta_info": {"finish_reason": {"type": "abort", "status_code": 400}}}
+            self.wfile.write(b"data: " + json.dumps(refused).encode() + b"\n\n")
+            return
         tokens = self.sessions.get(session, []) + body["input_ids"]
         output: list[int] = []
         asked = body["sampling_params"]["max_new_tokens"]
@@ -102,6 +109,8 @@ class _Handler(BaseHTTPRequestHandler):
             except OSError:
                 return
             if ended == "abort":
+                if self.stuck is not None and session:
+                    self.stuck.add(session)
                 return
         if session is not None:
             self.sessions[session] = tokens + output
@@ -126,10 +135,11 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def _server(
-    *, silent: bool = False, decode_ends: bool = False, prompts: dict[str, list[int]] | None = None
+    *, silent: bool = False, decode_ends: bool = False, stuck: bool = False, prompts: dict[str, list[int]] | None = None
 ) -> Iterator[int]:
     asked = {} if prompts is None else prompts
     kept: dict[str, object] = {"sessions": {}, "prompts": asked, "aborted": set(), "held": {}, "meetings": {}}
+    kept |= {"stuck": set()} if stuck else {}
     handler = type("Handler", (_Handler,), {**kept, "silent": silent, "decode_ends": decode_ends})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         server.daemon_threads, server.block_on_close = True, False
@@ -182,6 +192,19 @@ def test_a_session_goes_on_without_its_aborted_turns() -> None:
         elif turn:
             aborted.add(session)
     assert later
+
+
+@pytest.mark.slow
+def test_a_refused_turn_has_no_answer_and_its_session_goes_on() -> None:
+    with _server(stuck=True) as port:
+        traffic = Clients(replace(sglang(SEED), controls=(), sessions=4), port, SEED, clients=4).run(0, least=100)
+    assert not traffic.failures
+    empty = [answer.rid for answer in traffic.answers if not answer.output]
+    assert 0 < traffic.refused <= len(empty)
+    later = {answer.rid for answer in traffic.answers if answer.asked}
+    assert any(f"{rid[:-2]}{int(rid[-2]) + 1}." in later for rid in empty if rid.count(".") == 2)
+    for answer in traffic.answers:
+        assert answer.output == [(answer.prompt[-1] + 1 + index) % 508 for index in range(len(answer.output))]
 
 
 @pytest.mark.slow

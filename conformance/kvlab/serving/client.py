@@ -14,7 +14,7 @@ from itertools import count
 from typing import Any
 
 from kvlab.model import VOCABULARY, Answer
-from kvlab.serving.servers import NGRAM, Control, Server, aborting
+from kvlab.serving.servers import NGRAM, REFUSED, Control, Server, aborting
 
 PATIENCE = 120.0
 """Seconds after which an unanswered request counts as forgotten by the server."""
@@ -113,7 +113,7 @@ class Clients:
     def _talk(self, rng: random.Random, name: str) -> None:
         """A streaming session of some turns. The answer of a turn comes before the next turn's tokens.
 
-        After an aborted turn the session goes on as if there had been none.
+        After a turn that is aborted or refused the session goes on as if there had been none.
         """
         opened, closed = self._server.session(name)
         if self._post(*opened)[0] >= 400:
@@ -126,7 +126,7 @@ class Clients:
             answer, ended = self._ask(rng, f"{name}{turn}.", said, session=name, before=known)
             if ended == WHOLE:
                 known = answer.prompt + answer.output
-            elif ended != ABORTED:
+            elif ended not in (ABORTED, REFUSED):
                 break
         self._post(*closed)
 
@@ -182,6 +182,9 @@ class Clients:
                 answer.output = tokens if self._server.cumulative else answer.output + tokens
                 if reason is not None and self._server.engine == "sglang":
                     self._count(*self._server.drafted(message["meta_info"]))
+                if reason == REFUSED:
+                    with self._lock:
+                        self.traffic.refused += 1
                 if cut is not None and len(answer.output) >= cut:
                     if not session:
                         return None

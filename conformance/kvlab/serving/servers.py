@@ -5,11 +5,15 @@ import random
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 Request = tuple[str, dict[str, Any]]
 """Path and body."""
+
+REFUSED = "refused"
+"""Why an answer ends whose request the server rejects in a stream, with a status like that of an HTTP error."""
 
 Control = Callable[[str], Sequence[Request]]
 """Control requests to a server, given the name of a running request."""
@@ -113,6 +117,9 @@ class Server:
         """The tokens in a message of a stream, and why the answer ends with it; `None` if it continues."""
         if self.engine != "vllm":
             reason = message.get("meta_info", {}).get("finish_reason")
+            if reason is not None and reason.get("status_code") == HTTPStatus.BAD_REQUEST:
+                # Its tokens, if any, are no answer: the prompt was replaced.
+                return [], REFUSED
             return message.get("output_ids", []), None if reason is None else reason["type"]
         (choice,) = message["choices"]
         return choice.get("token_ids") or [], choice["finish_reason"]
