@@ -104,7 +104,7 @@ def shape_of(release: Release, kind: str, seed: int) -> Shape:
         shape = shape.without_host(rng, release)
         assert shape.pools is not None
         made = "window" if shape.pools.window else "states" if shape.pools.states else "plain"
-    shape = replace(shape, sessions=rng.choice([0, 0, 2]) if release.sessions is not None else 0)
+    shape = replace(shape, sessions=rng.choice([0, 0, 2]) if release.drives_sessions else 0)
     if kind == "drafts":
         assert shape.pools is not None
         steps = rng.choice([1, 3])

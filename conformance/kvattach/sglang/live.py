@@ -53,8 +53,9 @@ def _watch(trace: Trace, seen: tuple[Release, Chunks | None], _: None, scheduler
     if reason:
         _log.warning("kvspec: this SGLang server is not recorded: %s", reason)
         return
-    release = Release(release.root, type(scheduler.tree_cache).__name__)
-    host = host_pool(scheduler.tree_cache)
+    cache = tree_of(scheduler)
+    release = Release(release.root, type(cache).__name__)
+    host = host_pool(cache)
     if host is not None:
         release.host_class = type(host)
     if scheduler.device == "cpu":
@@ -73,7 +74,7 @@ def _watch(trace: Trace, seen: tuple[Release, Chunks | None], _: None, scheduler
     turn = "get_next_batch_to_run" if half == ALONE else f"get_next_disagg_{half}_batch_to_run"
     attached.hooks.hook(type(scheduler), turn, after=live.turned)
     memory = SimpleNamespace(
-        cache=scheduler.tree_cache,
+        cache=cache,
         allocator=scheduler.token_to_kv_pool_allocator,
         rows=scheduler.req_to_token_pool,
         host=host,
@@ -105,11 +106,11 @@ def _session(scheduler: Any) -> str:
 
 def not_hooked(scheduler: Any, release: Release) -> str:
     """Why the hooks of its release do not know this server's memory; empty if they do."""
-    args, cache = scheduler.server_args, scheduler.tree_cache
+    args, cache = scheduler.server_args, tree_of(scheduler)
     if not hasattr(scheduler, "on_idle"):
         return "its release is too old: its scheduler has no on_idle"
     if getattr(args, "enable_streaming_session", False) and release.sessions is None:
-        return "it has streaming sessions (--enable-streaming-session), which are hooked from 0.5.23 on"
+        return "it has streaming sessions (--enable-streaming-session), which are hooked from 0.5.12 on"
     if type(cache).__name__ not in release.trees:
         return f"its tree is a {type(cache).__name__}; hooked in this release: {', '.join(release.trees)}"
     core, python = getattr(cache, "tree_core", None), "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND=python is hooked"
@@ -137,6 +138,11 @@ def not_hooked(scheduler: Any, release: Release) -> str:
     if drafter is not None and (hybrid or half):
         return f"it has drafts, and {'windows or states' if hybrid else 'is one of two halves'}"
     return ""
+
+
+def tree_of(scheduler: Any) -> Any:
+    """The tree of a server. Until 0.5.18 its sessions are around it."""
+    return getattr(scheduler.tree_cache, "inner", scheduler.tree_cache)
 
 
 def host_pool(cache: Any) -> Any:

@@ -64,11 +64,8 @@ class Release:
             self.writes_rows = importlib.import_module(f"{memory}.allocation")
         self.rows_by_number = "need_size" in inspect.signature(self.pools.ReqToTokenPool.alloc).parameters
         """Whether rows are allocated and freed by number, and not by request: before 0.5.9."""
-        self.sessions: Any = None
-        """The module of streaming sessions; `None` in older releases, in which they are not driven."""
         self.relay: Any = None
         """The module of the relay between launches; `None` in older releases, where it is not followed."""
-        self.session_slots: Any = None
         self.drafts: Any = None
         """The module of the inputs of speculative steps; `None` in older releases, in which they are not driven."""
         if self.unified:
@@ -98,10 +95,7 @@ class Release:
         self.full_component = components.FullComponent
         self.window_component = components.SWAComponent
         self.state_component = components.MambaComponent
-        slots = importlib.import_module("sglang.srt.session.streaming_session").StreamingSession
-        if hasattr(slots, "will_lend_record"):
-            self.sessions = importlib.import_module("sglang.srt.session.session_controller")
-            self.session_slots = slots
+        if self.drives_sessions:
             self.relay = importlib.import_module("sglang.srt.managers.overlap_utils")
         self.drafts = importlib.import_module("sglang.srt.speculative.eagle_info")
         self.host = importlib.import_module(f"{memory}.pool_host.base")
@@ -117,6 +111,25 @@ class Release:
     def windows(self) -> bool:
         """Whether servers with windows or states are followed: from 0.5.20 on. Before, a free of their pages waits."""
         return hasattr(self.window_allocator, "_free_swa_pages")
+
+    @cached_property
+    def sessions(self) -> Any:
+        """The module of streaming sessions; `None` in the oldest releases, in which they are not followed."""
+        if not (self.root / "srt" / "session").is_dir():
+            return None
+        return importlib.import_module("sglang.srt.session.session_controller")
+
+    @cached_property
+    def session_slots(self) -> Any:
+        """The class with their slots; `None` as well."""
+        if self.sessions is None:
+            return None
+        return importlib.import_module("sglang.srt.session.streaming_session").StreamingSession
+
+    @property
+    def drives_sessions(self) -> bool:
+        """Whether its own scheduler is driven with clients that have sessions: from 0.5.23 on."""
+        return hasattr(self.session_slots, "will_lend_record")
 
     @property
     def scheduled(self) -> bool:

@@ -51,20 +51,27 @@ class Stays(States):
         self.hooks.hook(
             release.session_slots,
             "try_cache_finished_req",
-            before=lambda _, req: (self._row_of(req), getattr(req.session, "session_id", "")),
+            before=lambda _, req, **__: (self._row_of(req), getattr(req.session, "session_id", "")),
             after=self._turn_ends,
         )
         self.hooks.hook(
             release.session_slots,
             "release_session",
             before=lambda sessions, name: self._of_slot(sessions.slots.get(name)),
-            after=lambda stay, *_: None if stay is None else self._gone(stay),
+            after=self._closed,
         )
         self._acting(
             release.session_slots,
             "release_session",
             lambda sessions, name: getattr(self._of_slot(sessions.slots.get(name)), "name", NEW),
         )
+        if not release.checkpoints:
+            # Later releases free these pages by a function of the tree, which names the row.
+            self._acting(
+                release.session_slots,
+                "_free_kv_aligned",
+                lambda _, kept, *__: self._of_row(kept if isinstance(kept, int) else self._row_of(kept)),
+            )
 
     def _request(self, req: Any) -> str:
         """The holder of a request with its output so far."""
@@ -131,7 +138,17 @@ class Stays(States):
         row = None if slot is None else self._row_of(slot)
         return None if row is None else self._rows.get(row)
 
-    def _turn_ends(self, was: tuple[int | None, str], kept: bool, sessions: Any, req: Any) -> None:
+    def _closed(self, stay: Stay | None, *_: Any) -> None:
+        """A session was closed, or, in older releases, its turn was aborted."""
+        if stay is None:
+            return
+        if self._rows.get(stay.row) is stay:
+            # Until 0.5.18 a slot frees its row without a call of the table.
+            self._row_left(stay.row)
+            self._stays.pop(stay.rid, None)
+        self._gone(stay)
+
+    def _turn_ends(self, was: tuple[int | None, str], kept: bool, sessions: Any, req: Any, **_: Any) -> None:
         """A turn that finishes or is retracted passes everything that it has to its session's slot."""
         row, session = was
         stay = None if row is None or not kept else self._rows.get(row)
@@ -144,7 +161,7 @@ class Stays(States):
         self._rows[slot.row] = slot
         self.hooks.later(partial(self._readers.__setitem__, slot.row, ("", slot.name)))
         self.hooks.later(lambda: setattr(slot, "state", stay.state))
-        self._transfer(stay.name, slot.name, sessions.slots[session].lock)
+        self._transfer(stay.name, slot.name, getattr(sessions.slots[session], "lock", None))
         del self._stays[stay.rid]
         self._gone(stay)
 

@@ -266,7 +266,7 @@ def run(
     drawn = Shape.drawn(rng)
     if not host:
         drawn = drawn.without_host(rng, release)
-    if release.sessions is not None:
+    if release.drives_sessions:
         drawn = drawn.with_clients(random.Random(f"{seed} sessions"))
         drawn = drawn.with_names(random.Random(f"{seed} names"))
         drawn = drawn.with_images(random.Random(f"{seed} images"))

@@ -63,8 +63,9 @@ def fix_turns(release: Release, patches: Patches) -> None:
 
 def fix_mixed(release: Release, patches: Patches) -> None:
     """A mixed launch keeps the states of its prompts: it remembers their slots."""
-    batch = release.batches.ScheduleBatch
-    if "mamba_prefill_track_mask_cpu" not in batch.mix_with_running.__code__.co_names:
+    batch, mask = release.batches.ScheduleBatch, "mamba_prefill_track_mask_cpu"
+    # Until 0.5.20 a launch has no such mask.
+    if hasattr(batch, mask) and mask not in batch.mix_with_running.__code__.co_names:
         mend(patches, "prompts' states kept", (batch, "mix_with_running", _MERGED, _KEPT))
 
 

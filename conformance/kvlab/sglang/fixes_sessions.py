@@ -29,6 +29,7 @@ _LENT_TO_ITS_TURN = """req = params.req
 """
 
 _ABORTED = "if isinstance(req.finished_reason, FINISH_ABORT):"
+_SOON_ABORTED = f"{_ABORTED[:-1]} or (not req.finished() and req.to_finish is not None):"
 _GONE_ON = "if isinstance(req.finished_reason, FINISH_ABORT) or (not req.finished() and req.kv.holds_mamba):"
 _FREE = "req.session.abort_req()\n"
 _FREE_IF_OVER = "req.session._inflight = not req.finished()\n"
@@ -111,14 +112,15 @@ _ROW_FREED = """(
 def fix_retracted(release: Release, patches: Patches) -> None:
     """A retracted turn is not finished: the session's text is without it, and its record is for this turn alone.
 
-    It leaves no record if it is to be aborted.
+    It leaves no record if it is to be aborted. Until 0.5.21 a slot itself frees the memory of an aborted turn.
     """
     slots = release.session_slots
+    borrowed = hasattr(slots, "borrowed_slot")
     mend(
         patches,
         "retracted turns",
         (slots, "try_cache_finished_req", _ENDS, _ENDS_ONCE),
-        (slots, "try_cache_finished_req", _BORROWED, _TO_ABORT),
+        (slots, "try_cache_finished_req", *((_BORROWED, _TO_ABORT) if borrowed else (_ABORTED, _SOON_ABORTED))),
         (slots, "try_match_prefix", _LENT, _LENT_TO_ITS_TURN),
     )
 

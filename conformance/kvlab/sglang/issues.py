@@ -15,15 +15,17 @@ def fix(release: Release, patches: Patches, but: str = "") -> None:
     known = [*fixes_keys.FIXES]
     if _has_pools(release):
         known += fixes.FIXES
-        known += fixes_sessions.FIXES if release.sessions is not None else ()
+        known += fixes_sessions.FIXES if release.drives_sessions else ()
         known += fixes_pairs.FIXES if release.pairs else ()
+    if release.sessions is not None and not release.drives_sessions:
+        known.append(fixes_sessions.fix_retracted)
     for one in remaining({one.__name__: one for one in known}, but, WITH):
         one(release, patches)
 
 
 def can_run(release: Release, shape: Shape | None) -> bool:
     """Whether a release can be driven in this shape."""
-    return _has_pools(release) and (release.sessions is not None or shape is None or not shape.sessions)
+    return _has_pools(release) and (release.drives_sessions or shape is None or not shape.sessions)
 
 
 def _has_pools(release: Release) -> bool:

@@ -88,7 +88,7 @@ def trial(folder: Path) -> Trial:
     known = known_issues("sglang", Shape, run_in, fixes, runs=RUNS, can_run=partial(can_run, release))
     known = [searched(one) for one in known]
     goals = {**STORED, **(PAIRED if release.pairs else {})}
-    goals |= ILLUSTRATED if release.sessions is not None else {}
+    goals |= ILLUSTRATED if release.drives_sessions else {}
     return Trial("SGLang", drive.attach, run, injected, fix_all, known, goals=goals)
 
 
