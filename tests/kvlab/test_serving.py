@@ -311,6 +311,22 @@ def test_known_issues_are_fixed_once_the_engine_is_imported() -> None:
         assert done.stdout == f"{fixed}\n"
 
 
+class _AttentionOf0512:
+    """Rows are of the batch."""
+
+    def forward_decode(self, forward_batch: Any) -> Any:
+        return (
+            forward_batch.req_to_token_pool.req_to_token,
+            forward_batch.seq_lens,
+        )
+
+
+def test_attention_whose_rows_are_of_the_batch_is_left_unchanged() -> None:
+    before = {**vars(_AttentionOf0512)}
+    kernels._read_windows(_AttentionOf0512)
+    assert vars(_AttentionOf0512) == before
+
+
 def test_vllm_sends_new_tokens_only() -> None:
     server = vllm(0)
     message = {"choices": [{"token_ids": [4, 5], "finish_reason": None}]}
