@@ -21,14 +21,14 @@ _MIXED = "op = CacheOperation.merge_ops(self.load_queue); op.host_indices = op.h
 def defects(release: Release) -> list[Defect]:
     """A hundred and twenty-seven; fewer if a release is not driven with sessions, drafts, buffers or two servers.
 
-    Five in the trees of older releases.
+    Seven in releases with older trees.
     """
     if not release.unified:
         return in_radix(release)
     in_server = _in_scheduler(release) + _in_rows(release) + in_host_cache(release)
     in_server += in_pools(release) + in_tokens(release) + in_events() + in_ranks(release)
     in_server += in_pairs(release) if release.pairs else []
-    if release.sessions is not None:
+    if release.drives_sessions:
         in_server += in_sessions(release) + in_drafts(release) + in_buffers(release)
         in_server += in_keys(release) + in_pictures(release)
     return in_server + in_storage(release)

@@ -5,8 +5,8 @@ from kvlab.injection import Defect
 
 
 def in_radix(release: Release) -> list[Defect]:
-    """Five of them, where a request publishes and ends."""
-    tree = release.radix.RadixCache
+    """Seven of them: five where a request publishes and ends, two where a session is closed."""
+    tree, slots = release.radix.RadixCache, release.session_slots
     return [
         Defect(
             "lock kept",
@@ -32,5 +32,22 @@ def in_radix(release: Release) -> list[Defect]:
             "tail not freed",
             "the tokens after the last whole page are forgotten",
             ((tree, "cache_finished_req", "kv_indices[key_len:]", "kv_indices[:0]"),),
+        ),
+        Defect(
+            "session closed and kept",
+            "a session that is closed forgets the pages that it has",
+            ((slots, "release_session", "self.token_to_kv_pool_allocator.free(kv_indices)", "pass"),),
+        ),
+        Defect(
+            "session's row freed twice",
+            "a session that is closed puts its row into the free list twice",
+            (
+                (
+                    slots,
+                    "release_session",
+                    "free_slots.append(slot.req_pool_idx)",
+                    "free_slots += 2 * [slot.req_pool_idx]",
+                ),
+            ),
         ),
     ]

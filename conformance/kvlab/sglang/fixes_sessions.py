@@ -223,3 +223,6 @@ FIXES = (
     fix_empty,
 )
 """The fixes in the order of their application."""
+
+FIXES_BEFORE = (fix_retracted, fix_last_token)
+"""Those for releases before 0.5.23."""

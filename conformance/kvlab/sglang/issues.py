@@ -18,7 +18,7 @@ def fix(release: Release, patches: Patches, but: str = "") -> None:
         known += fixes_sessions.FIXES if release.drives_sessions else ()
         known += fixes_pairs.FIXES if release.pairs else ()
     if release.sessions is not None and not release.drives_sessions:
-        known.append(fixes_sessions.fix_retracted)
+        known += fixes_sessions.FIXES_BEFORE
     for one in remaining({one.__name__: one for one in known}, but, WITH):
         one(release, patches)
 
