@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kvattach.hooks import Hooks
-from kvattach.sglang.live import _Live, host_pool, not_hooked, watch_loops
+from kvattach.sglang.live import _Live, host_pool, not_hooked, tree_of, watch_loops
 from kvattach.sglang.release import Release
 from kvspec.memory.events import Failed
 from tests.kvattach.lagging import Events
@@ -47,6 +47,14 @@ def scheduler(core: type, *, windows: bool = False, **arguments: object) -> Any:
 def test_a_server_that_is_not_hooked_says_why(server: Any, reason: str) -> None:
     assert bool(not_hooked(server, RELEASE)) == bool(reason)
     assert reason in not_hooked(server, RELEASE)
+
+
+def test_sessions_around_a_tree_are_not_taken_for_it() -> None:
+    plain = scheduler(PYTHON, enable_streaming_session=True)
+    sessions = type("StreamingSession", (SimpleNamespace,), {})(inner=plain.tree_cache)
+    older = SimpleNamespace(server_args=plain.server_args, tree_cache=sessions, on_idle=None)
+    assert tree_of(older) is tree_of(plain) is plain.tree_cache
+    assert not_hooked(older, RELEASE) == ""
 
 
 def test_a_server_is_hooked_if_its_release_s_hooks_know_its_tree_and_its_sessions() -> None:
