@@ -40,7 +40,7 @@ from kvlab.serving.servers import (
     with_states,
     with_windows,
 )
-from kvlab.serving.session import Run, _free_port, _metrics, running, trace_ended
+from kvlab.serving.session import HIGHEST, Run, _free_port, _metrics, running, trace_ended
 from kvspec.memory import Pool
 from kvspec.memory.events import Begin, Map, Take, Use
 from kvtrace.writer import TraceWriter
@@ -400,6 +400,10 @@ def test_drafts_are_counted_and_a_run_without_any_has_failed() -> None:
     assert not report.failures(run)
     assert sglang(0).drafted({"spec_num_proposed_drafts": 8, "spec_num_correct_drafts": 3}) == (8, 3)
     assert sglang(0).drafted({}) == (0, 0)
+
+
+def test_a_port_leaves_room_for_a_further_one_above_it() -> None:
+    assert all(0 < _free_port() <= HIGHEST == 65_535 - 10_000 for _ in range(200))
 
 
 def test_a_server_that_sends_no_metrics_is_one_line() -> None:
