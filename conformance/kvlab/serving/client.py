@@ -14,7 +14,7 @@ from itertools import count
 from typing import Any
 
 from kvlab.model import VOCABULARY, Answer
-from kvlab.serving.servers import NGRAM, REFUSED, Control, Server, aborting
+from kvlab.serving.servers import REFUSED, Control, Server, aborting
 
 PATIENCE = 120.0
 """Seconds after which an unanswered request counts as forgotten by the server."""
@@ -104,8 +104,8 @@ class Clients:
                     self.traffic.failures.append(f"{rid}: {type(error).__name__}: {error}")
 
     def _prompt(self, rng: random.Random) -> list[int]:
-        """A prompt with the beginning of others; with drafts from earlier answers at times the same as another one."""
-        if self._server.drafter == NGRAM and rng.random() < 0.5:
+        """A prompt with the beginning of others; with drafts from other answers, as SGLang has, at times another prompt."""
+        if self._server.engine == "sglang" and self._server.drafter and rng.random() < 0.5:
             return rng.choice(self._stems)[: LONGEST_PROMPT // 2]
         stem = rng.choice(self._stems)[: rng.randint(0, LONGEST_PROMPT)]
         return stem + [rng.randrange(VOCABULARY) for _ in range(rng.randint(1, 20))]
