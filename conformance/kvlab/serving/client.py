@@ -104,7 +104,7 @@ class Clients:
                     self.traffic.failures.append(f"{rid}: {type(error).__name__}: {error}")
 
     def _prompt(self, rng: random.Random) -> list[int]:
-        """A prompt with the beginning of others. SGLang takes drafts from other answers: half its prompts are repeated."""
+        """A prompt that begins as others do. SGLang takes drafts from other answers: half its prompts are repeated."""
         if self._server.engine == "sglang" and self._server.drafter and rng.random() < 0.5:
             return rng.choice(self._stems)[: LONGEST_PROMPT // 2]
         stem = rng.choice(self._stems)[: rng.randint(0, LONGEST_PROMPT)]
