@@ -103,7 +103,9 @@ class _Handler(BaseHTTPRequestHandler):
             output += [(([*tokens, *output])[-1] + 1) % 508] if ended != "abort" else []
             reason = {"type": ended} if ended else None
             verified = {"spec_num_proposed_drafts": 3, "spec_num_correct_drafts": 1}
-            message = {"output_ids": output, "meta_info": {"finish_reason": reason, **verified}}
+            # SGLang answers to an abort in its queue with the last token alone.
+            sent = output[-1:] if ended == "abort" else output
+            message = {"output_ids": sent, "meta_info": {"finish_reason": reason, **verified}}
             try:
                 self.wfile.write(b"data: " + json.dumps(message).encode() + b"\n\n")
             except OSError:

@@ -179,6 +179,9 @@ class Clients:
                         self.traffic.failures.append(f"{answer.rid}: {message['error']}")
                     return None
                 tokens, reason = self._server.answered(message)
+                if reason == ABORTED and self._server.cumulative:
+                    # SGLang answers to an abort in its queue with the last token alone. Messages before have all.
+                    return reason
                 answer.output = tokens if self._server.cumulative else answer.output + tokens
                 if reason is not None and self._server.engine == "sglang":
                     self._count(*self._server.drafted(message["meta_info"]))
