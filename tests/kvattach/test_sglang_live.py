@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kvattach.hooks import Hooks
-from kvattach.sglang.live import _Live, host_pool, not_hooked, tree_of, watch_loops
+from kvattach.sglang.live import _Live, cache_of, host_pool, not_hooked, watch_loops
 from kvattach.sglang.release import Release
 from kvspec.memory.events import Failed
 from tests.kvattach.lagging import Events
@@ -53,7 +53,7 @@ def test_sessions_around_a_tree_are_not_taken_for_it() -> None:
     plain = scheduler(PYTHON, enable_streaming_session=True)
     sessions = type("StreamingSession", (SimpleNamespace,), {})(inner=plain.tree_cache)
     older = SimpleNamespace(server_args=plain.server_args, tree_cache=sessions, on_idle=None)
-    assert tree_of(older) is tree_of(plain) is plain.tree_cache
+    assert cache_of(older) is cache_of(plain) is plain.tree_cache
     assert not_hooked(older, RELEASE) == ""
 
 

@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import socket
 import subprocess
 import sys
 import time
@@ -18,7 +17,7 @@ import pytest
 from kvlab.model import VOCABULARY, Answer
 from kvlab.serving.report import installed
 from kvlab.serving.servers import PAIR, SERVERS, Server, halves
-from kvlab.serving.session import compared, prepared, running
+from kvlab.serving.session import _free_port, compared, prepared, running
 
 RELEASES = [one for one in os.environ.get("KVSPEC_LIVE", "").split() if one.startswith("vllm==")]
 SEED = 1
@@ -38,12 +37,6 @@ class Outcome:
     """Prefill's log."""
     said: str
     """The report on both recordings."""
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def _with_lease(half: Server, connector: str, seconds: int) -> Server:

@@ -53,7 +53,7 @@ def _watch(trace: Trace, seen: tuple[Release, Chunks | None], _: None, scheduler
     if reason:
         _log.warning("kvspec: this SGLang server is not recorded: %s", reason)
         return
-    cache = tree_of(scheduler)
+    cache = cache_of(scheduler)
     release = Release(release.root, type(cache).__name__)
     host = host_pool(cache)
     if host is not None:
@@ -106,7 +106,7 @@ def _session(scheduler: Any) -> str:
 
 def not_hooked(scheduler: Any, release: Release) -> str:
     """Why the hooks of its release do not know this server's memory; empty if they do."""
-    args, cache = scheduler.server_args, tree_of(scheduler)
+    args, cache = scheduler.server_args, cache_of(scheduler)
     if not hasattr(scheduler, "on_idle"):
         return "its release is too old: its scheduler has no on_idle"
     if getattr(args, "enable_streaming_session", False) and release.sessions is None:
@@ -140,7 +140,7 @@ def not_hooked(scheduler: Any, release: Release) -> str:
     return ""
 
 
-def tree_of(scheduler: Any) -> Any:
+def cache_of(scheduler: Any) -> Any:
     """The tree of a server. Until 0.5.18 its sessions are around it."""
     return getattr(scheduler.tree_cache, "inner", scheduler.tree_cache)
 
